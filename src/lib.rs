@@ -1,0 +1,17 @@
+//! outboxd: a transactional-outbox relay.
+//!
+//! Applications insert events into an outbox table inside their own database transaction; the relay
+//! delivers each committed event at least once, in order per ordering key, through any crash or outage.
+//!
+//! The door is [`relay`]; the two seams are [`source::Source`] and [`sink::Sink`].
+
+pub mod event;
+pub mod lease;
+pub mod relay;
+pub mod retry;
+pub mod route;
+pub mod sink;
+pub mod source;
+pub mod telemetry;
+
+pub use ractor;

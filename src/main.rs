@@ -1,0 +1,3 @@
+//! The outboxd binary.
+
+fn main() {}

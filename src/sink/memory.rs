@@ -1,0 +1,1 @@
+//! A sink in memory, for tests.

@@ -1,0 +1,190 @@
+//! What commands do to an outbox: migrate it, put events in, look at it, decide about discarded events.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Backlog, LeaseView, SourceError};
+
+/// The operator's side of a source.
+#[async_trait]
+pub trait Admin: Send + Sync + 'static {
+    /// Brings the schema up to date. Safe to call from many processes at once.
+    async fn migrate(&self) -> Result<Migrated, SourceError>;
+
+    /// The SQL that [`Admin::migrate`] would run now, one string per pending migration; needs no rights
+    /// beyond reading.
+    async fn pending_sql(&self) -> Result<Vec<PendingMigration>, SourceError>;
+
+    /// Inserts events in one transaction, in order; returns their ids.
+    async fn publish(&self, events: &[NewEvent]) -> Result<Vec<Uuid>, SourceError>;
+
+    /// What `status` shows about the database itself.
+    async fn status(&self) -> Result<Status, SourceError>;
+
+    /// Discarded events, newest first.
+    async fn discarded(
+        &self,
+        filter: &DiscardedFilter,
+        limit: u32,
+    ) -> Result<Vec<Discarded>, SourceError>;
+
+    /// Puts discarded events back under their own seq, tells the owners, and writes the audit row, all in one
+    /// transaction. Returns how many.
+    async fn requeue(&self, filter: &DiscardedFilter, by: &Operator) -> Result<u64, SourceError>;
+
+    /// Deletes discarded events for good, with an audit row. Returns how many.
+    async fn drop_discarded(
+        &self,
+        filter: &DiscardedFilter,
+        by: &Operator,
+    ) -> Result<u64, SourceError>;
+
+    /// Distinct kinds among the pending events (a bounded sample), for `check`.
+    async fn pending_kinds(&self, limit: u32) -> Result<Vec<String>, SourceError>;
+}
+
+/// What a migration did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Migrated {
+    /// Version before; 0 when there was nothing.
+    pub from: i64,
+    /// Version now.
+    pub to: i64,
+}
+
+/// A migration that has not run yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PendingMigration {
+    /// Version it leads to.
+    pub version: i64,
+    /// Its name.
+    pub name: String,
+    /// The statements.
+    pub sql: String,
+}
+
+/// An event to insert.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewEvent {
+    /// Kind.
+    pub kind: String,
+    /// JSON text, kept byte for byte. Exactly one of this and `payload_bytes`.
+    #[serde(default)]
+    pub payload: Option<Box<serde_json::value::RawValue>>,
+    /// Any bytes.
+    #[serde(default, skip)]
+    pub payload_bytes: Option<Vec<u8>>,
+    /// Content type.
+    #[serde(default)]
+    pub content_type: Option<String>,
+    /// Key.
+    #[serde(default)]
+    pub ordering_key: Option<String>,
+    /// Headers.
+    #[serde(default)]
+    pub headers: std::collections::BTreeMap<String, String>,
+    /// Delay until it is due.
+    #[serde(default, with = "humantime_serde::option")]
+    pub delay: Option<Duration>,
+    /// Identity; made when absent.
+    #[serde(default)]
+    pub id: Option<Uuid>,
+}
+
+/// Selects discarded events. All conditions must hold; an empty filter selects all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DiscardedFilter {
+    /// These ids.
+    pub ids: Vec<Uuid>,
+    /// For this sink.
+    pub sink: Option<String>,
+    /// Of this kind (exact, or a trailing `*`).
+    pub kind: Option<String>,
+    /// With this ordering key.
+    pub ordering_key: Option<String>,
+    /// For this reason.
+    pub reason: Option<String>,
+}
+
+/// A discarded event.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Discarded {
+    /// Place it had.
+    pub seq: i64,
+    /// Identity.
+    pub id: Uuid,
+    /// For which sink.
+    pub sink: String,
+    /// Kind.
+    pub kind: String,
+    /// Key.
+    pub ordering_key: Option<String>,
+    /// Why.
+    pub reason: String,
+    /// The sink's word.
+    pub code: Option<String>,
+    /// The last error.
+    pub last_error: String,
+    /// Charged failures.
+    pub attempts: i64,
+    /// When, RFC 3339.
+    pub discarded_at: String,
+    /// Size of the payload in bytes.
+    pub size: u64,
+    /// Payload as text: JSON as written, bytes as base64.
+    pub payload: Option<String>,
+    /// Headers as JSON text.
+    pub headers: String,
+}
+
+/// Who acts, for the audit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operator {
+    /// Name.
+    pub name: String,
+    /// Reason in words.
+    pub reason: Option<String>,
+}
+
+/// What the database itself tells about its outbox.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// Pending.
+    pub backlog: Backlog,
+    /// Shards and owners.
+    pub leases: Vec<LeaseView>,
+    /// Instances with a sign of life in the last minute or so.
+    pub instances: Vec<InstanceView>,
+    /// Discarded events per sink.
+    pub discarded: Vec<SinkCount>,
+}
+
+/// A number per sink.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SinkCount {
+    /// Sink.
+    pub sink: String,
+    /// Number.
+    pub count: u64,
+}
+
+/// An instance as the database knows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct InstanceView {
+    /// Identity.
+    pub instance: Uuid,
+    /// Host.
+    pub host: String,
+    /// Version.
+    pub version: String,
+    /// Its wake-up channel is open.
+    pub listening: bool,
+    /// Seconds since its last sign of life.
+    pub seen_s: f64,
+    /// Its own report as JSON.
+    pub report: serde_json::Value,
+}

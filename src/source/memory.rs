@@ -1,0 +1,1 @@
+//! A source in memory, for tests.
