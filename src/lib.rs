@@ -12,6 +12,7 @@ pub mod retry;
 pub mod route;
 pub mod sink;
 pub mod source;
+pub mod status;
 pub mod telemetry;
 
 pub use ractor;
