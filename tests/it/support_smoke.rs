@@ -145,6 +145,7 @@ async fn the_proxy_passes_cuts_swallows_mutes_holds_and_lags() {
             sqlx::query_scalar::<_, i32>("select 2").fetch_one(&mut connection)
         ),
         async {
+            // Time is the subject: the answer must not come while bytes are held.
             tokio::time::sleep(Duration::from_millis(100)).await;
             proxy.set(Mode::Pass);
         }
