@@ -83,7 +83,7 @@ pub fn names(line: &str, word: &str) -> bool {
         let after = line[at + word.len()..].chars().next();
         let starts = word.starts_with(|c: char| c.is_alphanumeric() || c == '_');
         let ends = word.ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        !(starts && part(before)) && !(ends && part(after))
+        !(starts && part(before) || ends && part(after))
     })
 }
 
