@@ -5,6 +5,7 @@
 //!
 //! The door is [`relay`]; the two seams are [`source::Source`] and [`sink::Sink`].
 
+pub mod envelope;
 pub mod event;
 pub mod lease;
 pub mod relay;
@@ -13,5 +14,6 @@ pub mod route;
 pub mod sink;
 pub mod source;
 pub mod telemetry;
+pub mod testing;
 
 pub use ractor;
