@@ -17,6 +17,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 
+use crate::event::Event;
 use crate::sink::{Delivery, PublishError};
 
 use super::{invalid_header, invalid_subject, is_unreserved, percent_encoded, shown};
@@ -60,8 +61,8 @@ pub fn row(stored: &str) -> Result<Vec<Header>, PublishError> {
 pub fn all(delivery: &Delivery, row: Vec<Header>) -> Result<Vec<Header>, PublishError> {
     let event = &*delivery.event;
     let mut headers = row;
-    if let Some(content_type) = &event.content_type {
-        add_content_type(&mut headers, content_type)?;
+    if let Some(content_type) = check_content_type(event, &headers)? {
+        headers.push((CONTENT_TYPE.to_owned(), content_type.to_owned()));
     }
     check_value(&event.kind)
         .map_err(|why| invalid_subject(format!("kind {} {why}", shown(&event.kind))))?;
@@ -80,25 +81,31 @@ pub fn all(delivery: &Delivery, row: Vec<Header>) -> Result<Vec<Header>, Publish
     Ok(headers)
 }
 
-/// The column wins its place only where the row's headers do not say otherwise: two different content types
-/// would leave the receiver with a guess.
-fn add_content_type(headers: &mut Vec<Header>, value: &str) -> Result<(), PublishError> {
+/// The content type to add to the row's headers, if its column is set and they do not have it already.
+///
+/// # Errors
+/// Rejected as `invalid_header`: no header can carry it, or the row's headers name another one, which would
+/// leave the receiver with a guess.
+pub fn check_content_type<'a>(
+    event: &'a Event,
+    row: &[Header],
+) -> Result<Option<&'a str>, PublishError> {
+    let Some(value) = event.content_type.as_deref() else {
+        return Ok(None);
+    };
     check_value(value)
         .map_err(|why| invalid_header(format!("content type {} {why}", shown(value))))?;
-    let given = headers
+    let given = row
         .iter()
         .find(|(name, _)| name.eq_ignore_ascii_case(CONTENT_TYPE));
     match given {
-        Some((_, same)) if same == value => Ok(()),
+        Some((_, same)) if same == value => Ok(None),
         Some((_, other)) => Err(invalid_header(format!(
             "content type is {} in its column and {} among the headers",
             shown(value),
             shown(other)
         ))),
-        None => {
-            headers.push((CONTENT_TYPE.to_owned(), value.to_owned()));
-            Ok(())
-        }
+        None => Ok(Some(value)),
     }
 }
 
@@ -169,7 +176,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::event::{Event, Payload, Timestamp};
+    use crate::event::{Payload, Timestamp};
     use crate::sink::PublishErrorKind;
 
     fn delivery(event: impl FnOnce(&mut Event)) -> Delivery {
