@@ -41,14 +41,18 @@ pub fn row(stored: &str) -> Result<Vec<Header>, PublishError> {
     if stored == "{}" {
         return Ok(Vec::new());
     }
-    let Strings(headers) = serde_json::from_str(stored)
-        .map_err(|error| invalid_header(format!("headers are not an object of strings: {error}")))?;
+    let Strings(headers) = serde_json::from_str(stored).map_err(|error| {
+        invalid_header(format!("headers are not an object of strings: {error}"))
+    })?;
     for (at, (name, value)) in headers.iter().enumerate() {
         check_name(name)?;
         check_value(value)
             .map_err(|why| invalid_header(format!("value of header {} {why}", shown(name))))?;
         if headers[..at].iter().any(|(earlier, _)| earlier == name) {
-            return Err(invalid_header(format!("header {} stands twice", shown(name))));
+            return Err(invalid_header(format!(
+                "header {} stands twice",
+                shown(name)
+            )));
         }
     }
     Ok(headers)

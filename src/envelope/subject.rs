@@ -87,11 +87,7 @@ impl Template {
     ///
     /// # Errors
     /// Rejected as `invalid_subject`: the kind is not made of valid tokens, or the subject is too long.
-    pub fn subject(
-        &self,
-        delivery: &Delivery,
-        headers: &[Header],
-    ) -> Result<String, PublishError> {
+    pub fn subject(&self, delivery: &Delivery, headers: &[Header]) -> Result<String, PublishError> {
         let event = &*delivery.event;
         if self.parts.contains(&Part::Kind) {
             check_kind(&event.kind)?;

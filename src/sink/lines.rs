@@ -359,9 +359,8 @@ mod tests {
         let many: Vec<Delivery> = (0..100).map(delivery).collect();
         let timeout = Duration::from_secs(20);
         let first = session.publish(&many[0], timeout);
-        let rest = futures_util::future::join_all(
-            many[1..].iter().map(|d| session.publish(d, timeout)),
-        );
+        let rest =
+            futures_util::future::join_all(many[1..].iter().map(|d| session.publish(d, timeout)));
         tokio::pin!(first);
         // Polled once, so that the first line is on its way alone.
         assert!(futures_util::poll!(&mut first).is_pending());

@@ -136,7 +136,11 @@ impl Memory {
     ///
     /// # Errors
     /// In words, when `deadline` has passed.
-    pub async fn wait_for(&self, count: usize, deadline: Duration) -> Result<Vec<Received>, String> {
+    pub async fn wait_for(
+        &self,
+        count: usize,
+        deadline: Duration,
+    ) -> Result<Vec<Received>, String> {
         self.wait_until(deadline, |received| received.len() >= count)
             .await
             .map_err(|seen| format!("waited {deadline:?} for {count} events, {seen} came"))
@@ -194,7 +198,8 @@ impl Memory {
 
     /// Loses every session, and accepts new ones.
     pub fn lose_sessions(&self) {
-        self.state().lose_sessions("the memory sink dropped the connection");
+        self.state()
+            .lose_sessions("the memory sink dropped the connection");
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -139,7 +139,9 @@ pub async fn conformance(bench: &dyn Bench) {
     if bench.looks_at_rows() {
         suite.hostile_rows_harm_nobody_else().await;
     }
-    suite.a_lost_destination_ends_the_session_and_comes_back().await;
+    suite
+        .a_lost_destination_ends_the_session_and_comes_back()
+        .await;
     suite.a_closed_session_sends_nothing_more().await;
 }
 
@@ -154,8 +156,14 @@ impl Suite<'_> {
         for change in peculiar_events() {
             let mut delivery = self.delivery(change);
             delivery.attempt = 3;
-            let receipt = must(session.publish(&delivery, SOON).await, "an odd but valid event");
-            assert!(!receipt.duplicate, "a first hand-over was called a duplicate");
+            let receipt = must(
+                session.publish(&delivery, SOON).await,
+                "an odd but valid event",
+            );
+            assert!(
+                !receipt.duplicate,
+                "a first hand-over was called a duplicate"
+            );
             // The acknowledgement says that it is there, so it must be there now, without waiting.
             let arrived = self.bench.arrived().await;
             let found = arrived.iter().filter(|a| a.id == delivery.event.id);
@@ -195,7 +203,11 @@ impl Suite<'_> {
         }
         let mut arrived = self.arrived_among(&deliveries).await;
         arrived.sort_unstable();
-        assert_eq!(arrived, ids(&deliveries), "concurrent publishes: not each exactly once");
+        assert_eq!(
+            arrived,
+            ids(&deliveries),
+            "concurrent publishes: not each exactly once"
+        );
         session.close().await;
     }
 
@@ -217,7 +229,8 @@ impl Suite<'_> {
             hostile.push((row, "invalid_subject"));
         }
         if let Some(bytes) = self.bench.too_large() {
-            let row = self.delivery(|event| event.payload = Payload::Bytes(vec![b'x'; bytes].into()));
+            let row =
+                self.delivery(|event| event.payload = Payload::Bytes(vec![b'x'; bytes].into()));
             hostile.push((row, "too_large"));
         }
         // Each hostile row stands between good ones, all in flight together.
@@ -236,7 +249,10 @@ impl Suite<'_> {
         arrived.sort_unstable();
         assert_eq!(arrived, ids(&good), "neighbours of hostile rows");
         let bad: Vec<Delivery> = hostile.into_iter().map(|(bad, _)| bad).collect();
-        assert!(self.arrived_among(&bad).await.is_empty(), "a rejected row arrived");
+        assert!(
+            self.arrived_among(&bad).await.is_empty(),
+            "a rejected row arrived"
+        );
         assert_not_lost(&*session).await;
         session.close().await;
     }
@@ -258,12 +274,20 @@ impl Suite<'_> {
         self.bench.bring_back().await;
         let session = self.open().await;
         for delivery in &deliveries {
-            must(session.publish(delivery, SOON).await, "a publish after the outage");
+            must(
+                session.publish(delivery, SOON).await,
+                "a publish after the outage",
+            );
         }
         let mut arrived = self.arrived_among(&deliveries).await;
         arrived.dedup();
-        let missing = ids(&deliveries).into_iter().any(|id| !arrived.contains(&id));
-        assert!(!missing, "an event acknowledged after an outage is not there");
+        let missing = ids(&deliveries)
+            .into_iter()
+            .any(|id| !arrived.contains(&id));
+        assert!(
+            !missing,
+            "an event acknowledged after an outage is not there"
+        );
         session.close().await;
     }
 
@@ -282,7 +306,10 @@ impl Suite<'_> {
         soon(session.lost(), "lost() after close()").await;
         let next = self.open().await;
         let publish_marker = || async {
-            must(next.publish(&self.delivery(|_| ()), SOON).await, "a later publish");
+            must(
+                next.publish(&self.delivery(|_| ()), SOON).await,
+                "a later publish",
+            );
             self.arrived_among(&deliveries).await
         };
         let before = publish_marker().await;
@@ -345,9 +372,10 @@ fn peculiar_events() -> Vec<Change> {
             event.content_type = Some("application/cbor; profile=\"a b\"".to_owned());
         },
         |event| {
-            event.headers = r#"{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            event.headers =
+                r#"{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
                 "x-empty":"","x-words":"a b: c, \"d\" é 😀","X-Upper":"1","x-upper":"2"}"#
-                .to_owned();
+                    .to_owned();
         },
         |event| event.ordering_key = None,
         |event| event.ordering_key = Some("käse / %41 *.>\n\u{1F600}".into()),

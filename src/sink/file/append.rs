@@ -105,7 +105,10 @@ impl Appender {
         match written {
             Ok(()) => Ok(Some(start)),
             Err(error) => {
-                let cut = self.file.set_len(start).and_then(|()| self.file.sync_data());
+                let cut = self
+                    .file
+                    .set_len(start)
+                    .and_then(|()| self.file.sync_data());
                 Err(failure(&self.path, &error, cut.is_err()))
             }
         }
