@@ -6,6 +6,7 @@
 //! The door is [`relay`]; the two seams are [`source::Source`] and [`sink::Sink`].
 
 pub mod actor;
+pub mod envelope;
 pub mod event;
 pub mod lease;
 pub mod relay;
@@ -15,5 +16,6 @@ pub mod sink;
 pub mod source;
 pub mod status;
 pub mod telemetry;
+pub mod testing;
 
 pub use ractor;
