@@ -1,5 +1,7 @@
 //! The integration tests: one binary, real servers, each started by the tests themselves.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod postgres_fixture;
+mod postgres_read;
 mod support;
 mod support_smoke;
