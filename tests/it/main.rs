@@ -3,6 +3,8 @@
 
 mod sink_lines;
 mod sink_nats;
+mod postgres_fixture;
+mod postgres_read;
 mod support;
 mod support_smoke;
 mod tidy;
