@@ -5,6 +5,7 @@ mod sink_lines;
 mod sink_nats;
 mod postgres_fixture;
 mod postgres_read;
+mod source_conformance;
 mod support;
 mod support_smoke;
 mod tidy;
