@@ -304,27 +304,25 @@ impl Relay {
         self.supervisor.get_cell()
     }
 
-    /// Waits until everything due is delivered and settled, in every database that this instance owns. What is parked
-    /// or delayed is not waited for. Cancel safe.
-    pub async fn drained(&mut self) {
+    /// Waits until everything due is delivered and settled, in every database that this instance owns. What
+    /// is parked or delayed is not waited for. Cancel safe.
+    pub async fn drained(&self) {
+        let mut receivers = self.caught_up.clone();
         loop {
             let mut all = true;
-            for receiver in &mut self.caught_up {
+            for receiver in &mut receivers {
                 all &= *receiver.borrow_and_update();
             }
             if all {
                 return;
             }
-            let waits = self
-                .caught_up
+            let waits = receivers
                 .iter_mut()
                 .map(|receiver| Box::pin(receiver.changed()));
-            if waits.len() == 0 {
-                return;
-            }
             let (changed, _, _) = futures_util::future::select_all(waits).await;
             if changed.is_err() {
-                return;
+                // The tree is gone: nothing will drain any more.
+                std::future::pending::<()>().await;
             }
         }
     }
@@ -333,11 +331,8 @@ impl Relay {
     ///
     /// # Errors
     /// Always, once it returns.
-    pub async fn stopped(&mut self) -> Result<(), RelayError> {
-        if let Some(join) = &mut self.join {
-            let _ = join.await;
-            self.join = None;
-        }
+    pub async fn stopped(&self) -> Result<(), RelayError> {
+        let _ = self.supervisor.get_cell().wait(None).await;
         Err(RelayError::Ended)
     }
 
