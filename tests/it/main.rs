@@ -1,10 +1,11 @@
 //! The integration tests: one binary, real servers, each started by the tests themselves.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
-mod sink_lines;
-mod sink_nats;
+mod core;
 mod postgres_fixture;
 mod postgres_read;
+mod sink_lines;
+mod sink_nats;
 mod source_conformance;
 mod support;
 mod support_smoke;
