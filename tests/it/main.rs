@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod postgres_fixture;
+mod postgres_lease;
 mod postgres_read;
+mod postgres_settle;
 mod support;
 mod support_smoke;
