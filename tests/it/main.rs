@@ -1,8 +1,10 @@
 //! The integration tests: one binary, real servers, each started by the tests themselves.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod postgres_admin;
 mod postgres_fixture;
 mod postgres_lease;
+mod postgres_migrate;
 mod postgres_read;
 mod postgres_settle;
 mod support;

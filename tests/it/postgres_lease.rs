@@ -14,7 +14,12 @@ async fn shards_are_taken_once_and_tokens_only_grow() {
     let (a, b) = (Uuid::new_v4(), Uuid::new_v4());
     let first = source.acquire(a, TTL).await.unwrap();
     assert_eq!(first.len(), 16);
-    assert!(first.iter().enumerate().all(|(n, l)| usize::from(l.shard) == n && l.token == 1));
+    assert!(
+        first
+            .iter()
+            .enumerate()
+            .all(|(n, l)| usize::from(l.shard) == n && l.token == 1)
+    );
     assert_eq!(source.acquire(b, TTL).await.unwrap(), []);
     // A restarted claimer of the same instance takes its shards under fresh tokens.
     let again = source.acquire(a, TTL).await.unwrap();
@@ -28,11 +33,16 @@ async fn shards_are_taken_once_and_tokens_only_grow() {
     let taken = source.acquire(b, TTL).await.unwrap();
     assert!(taken.iter().all(|lease| lease.token == 3) && taken.len() == 4);
     assert_eq!(source.renew(&again, TTL).await.unwrap().held, again[4..]);
-    database.execute("update outbox.lease set expires_at = now() - interval '1 s' where shard > 9").await;
+    database
+        .execute("update outbox.lease set expires_at = now() - interval '1 s' where shard > 9")
+        .await;
     assert_eq!(source.acquire(b, TTL).await.unwrap().len(), 10);
     let view = source.leases().await.unwrap();
     assert_eq!(view.len(), 16);
-    assert!(view.iter().all(|lease| lease.owner.is_some() && lease.expires_in_s > 10.0));
+    assert!(
+        view.iter()
+            .all(|lease| lease.owner.is_some() && lease.expires_in_s > 10.0)
+    );
 }
 
 #[tokio::test]
@@ -57,7 +67,10 @@ async fn a_renewal_tells_where_the_database_stands() {
     assert_eq!(opened.shards, 16);
     assert_eq!(opened.remarks, Vec::<String>::new());
     let renewed = source.renew(&[], TTL).await.unwrap();
-    assert_eq!((renewed.last_seq, &renewed.incarnation), (0, &opened.incarnation));
+    assert_eq!(
+        (renewed.last_seq, &renewed.incarnation),
+        (0, &opened.incarnation)
+    );
     insert(&database, 7, 1).await;
     let mut lost = database.connect().await;
     sqlx::raw_sql("begin; insert into outbox.event (kind, payload) values ('a', '1'); rollback")
@@ -74,7 +87,10 @@ async fn a_renewal_tells_where_the_database_stands() {
         .await;
     let other = another(&database, |_| {}).renew(&[], TTL).await.unwrap();
     assert_ne!(other.incarnation, opened.incarnation);
-    assert!(opened.incarnation.split('/').all(|part| !part.is_empty()), "{opened:?}");
+    assert!(
+        opened.incarnation.split('/').all(|part| !part.is_empty()),
+        "{opened:?}"
+    );
 }
 
 #[tokio::test]
@@ -90,14 +106,18 @@ async fn heartbeats_show_in_status_until_goodbye() {
     source.heartbeat(&beat).await.unwrap();
     beat.listening = true;
     source.heartbeat(&beat).await.unwrap();
-    let status = outboxd::source::admin::Admin::status(&source).await.unwrap();
+    let status = outboxd::source::admin::Admin::status(&source)
+        .await
+        .unwrap();
     assert_eq!(status.instances.len(), 1);
     let seen = &status.instances[0];
     assert_eq!((seen.host.as_str(), seen.listening), ("ahost", true));
     assert!(seen.seen_s < 30.0);
     assert_eq!(seen.report["feeds"], serde_json::json!([]));
     source.goodbye(beat.instance).await.unwrap();
-    let status = outboxd::source::admin::Admin::status(&source).await.unwrap();
+    let status = outboxd::source::admin::Admin::status(&source)
+        .await
+        .unwrap();
     assert!(status.instances.is_empty());
 }
 
@@ -111,22 +131,40 @@ async fn writers_wake_a_listener_while_the_mark_is_set() {
     assert!(tokio::time::timeout(quiet, listener.wait()).await.is_err());
     source.set_wake_mark(Duration::from_secs(30)).await.unwrap();
     insert(&database, 1, 1).await;
-    tokio::time::timeout(TTL, listener.wait()).await.unwrap().unwrap();
+    tokio::time::timeout(TTL, listener.wait())
+        .await
+        .unwrap()
+        .unwrap();
     listener.probe().await.unwrap();
     // A shorter wish of another instance takes nothing away.
-    source.set_wake_mark(Duration::from_millis(1)).await.unwrap();
+    source
+        .set_wake_mark(Duration::from_millis(1))
+        .await
+        .unwrap();
     insert(&database, 1, 1).await;
-    tokio::time::timeout(TTL, listener.wait()).await.unwrap().unwrap();
+    tokio::time::timeout(TTL, listener.wait())
+        .await
+        .unwrap()
+        .unwrap();
     source.set_wake_mark(Duration::ZERO).await.unwrap();
     insert(&database, 1, 1).await;
     assert!(tokio::time::timeout(quiet, listener.wait()).await.is_err());
-    database.execute("insert into outbox.control (command) values ('look')").await;
-    tokio::time::timeout(TTL, listener.wait()).await.unwrap().unwrap();
+    database
+        .execute("insert into outbox.control (command) values ('look')")
+        .await;
+    tokio::time::timeout(TTL, listener.wait())
+        .await
+        .unwrap()
+        .unwrap();
     // Another outbox in the same database wakes somebody else.
     let other = another(&database, |o| o.schema = "other".into());
-    outboxd::source::admin::Admin::migrate(&other).await.unwrap();
+    outboxd::source::admin::Admin::migrate(&other)
+        .await
+        .unwrap();
     other.set_wake_mark(Duration::from_secs(30)).await.unwrap();
-    database.execute("insert into other.event (kind, payload) values ('a', '1')").await;
+    database
+        .execute("insert into other.event (kind, payload) values ('a', '1')")
+        .await;
     assert!(tokio::time::timeout(quiet, listener.wait()).await.is_err());
 }
 
@@ -143,9 +181,14 @@ async fn a_plain_insert_needs_no_right_on_the_mark() {
     source.set_wake_mark(Duration::from_secs(30)).await.unwrap();
     let mut listener = source.listen().await.unwrap().unwrap();
     database
-        .execute(&format!("set role {role}; insert into outbox.event (kind, payload) values ('a', '1')"))
+        .execute(&format!(
+            "set role {role}; insert into outbox.event (kind, payload) values ('a', '1')"
+        ))
         .await;
-    tokio::time::timeout(TTL, listener.wait()).await.unwrap().unwrap();
+    tokio::time::timeout(TTL, listener.wait())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(read(&source).await.len(), 1);
 }
 
@@ -198,17 +241,35 @@ async fn a_purge_drops_days_and_makes_new_ones() {
         )
         .await;
     // Tomorrow's partition is missing, as after a long rest.
-    let tomorrow = text(&database, "select 'published_' || to_char((now() at time zone 'UTC')::date + 1, 'YYYYMMDD')").await;
-    database.execute(&format!("drop table outbox.{tomorrow}")).await;
-    assert_eq!(source.purge(&retention(), 10).await.unwrap(), 10 + 10 + 10 + 1 + 1 + 1 + 1);
+    let tomorrow = text(
+        &database,
+        "select 'published_' || to_char((now() at time zone 'UTC')::date + 1, 'YYYYMMDD')",
+    )
+    .await;
+    database
+        .execute(&format!("drop table outbox.{tomorrow}"))
+        .await;
+    assert_eq!(
+        source.purge(&retention(), 10).await.unwrap(),
+        10 + 10 + 10 + 1 + 1 + 1 + 1
+    );
     let made = format!("select count(*) from pg_class where relname = '{tomorrow}'");
     assert_eq!(number(&database, &made).await, 1);
     assert_eq!(source.purge(&retention(), 10).await.unwrap(), 10 + 2);
     assert_eq!(source.purge(&retention(), 10).await.unwrap(), 5);
     assert_eq!(source.purge(&retention(), 10).await.unwrap(), 0);
-    assert_eq!(number(&database, "select count(*) from outbox.discarded").await, 8);
-    assert_eq!(number(&database, "select count(*) from outbox.control").await, 2);
-    assert_eq!(number(&database, "select count(*) from outbox.delivery").await, 1);
+    assert_eq!(
+        number(&database, "select count(*) from outbox.discarded").await,
+        8
+    );
+    assert_eq!(
+        number(&database, "select count(*) from outbox.control").await,
+        2
+    );
+    assert_eq!(
+        number(&database, "select count(*) from outbox.delivery").await,
+        1
+    );
     // Nothing is kept: the days go as soon as they are past.
     let nothing = Retention {
         published: Duration::ZERO,
@@ -221,7 +282,11 @@ async fn a_purge_drops_days_and_makes_new_ones() {
 #[tokio::test]
 async fn a_day_whose_rows_came_before_its_partition_stays_in_the_rest() {
     let (database, source) = outbox().await;
-    let tomorrow = text(&database, "select 'published_' || to_char((now() at time zone 'UTC')::date + 1, 'YYYYMMDD')").await;
+    let tomorrow = text(
+        &database,
+        "select 'published_' || to_char((now() at time zone 'UTC')::date + 1, 'YYYYMMDD')",
+    )
+    .await;
     database
         .execute(&format!(
             "drop table outbox.{tomorrow};
@@ -230,7 +295,10 @@ async fn a_day_whose_rows_came_before_its_partition_stays_in_the_rest() {
         ))
         .await;
     source.purge(&retention(), 10).await.unwrap();
-    assert_eq!(number(&database, "select count(*) from outbox.published_rest").await, 1);
+    assert_eq!(
+        number(&database, "select count(*) from outbox.published_rest").await,
+        1
+    );
 }
 
 #[tokio::test]
@@ -241,7 +309,11 @@ async fn time_left_is_counted_by_the_database() {
     let rival = Uuid::new_v4();
     let taken = eventually(Duration::from_secs(10), "the leases to run out", || async {
         let taken = source.acquire(rival, TTL).await.unwrap();
-        if taken.is_empty() { Err("none yet".into()) } else { Ok(taken) }
+        if taken.is_empty() {
+            Err("none yet".into())
+        } else {
+            Ok(taken)
+        }
     })
     .await;
     assert_eq!(taken.len(), 16);

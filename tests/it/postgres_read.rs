@@ -68,7 +68,10 @@ async fn no_value_in_any_column_fails_a_read() {
     let at = |seq: i64| rows.iter().find(|row| row.seq == seq).unwrap();
     assert_eq!(at(1).due_in, Duration::ZERO);
     assert_eq!(at(1).attempts, u32::MAX);
-    assert_eq!(at(1).body.as_ref().unwrap().occurred_at, Timestamp(i64::MAX));
+    assert_eq!(
+        at(1).body.as_ref().unwrap().occurred_at,
+        Timestamp(i64::MAX)
+    );
     assert!(at(2).due_in > Duration::from_secs(1_000 * 365 * 86_400));
     assert!(at(2).body.is_none());
     assert!(at(3).due_in > Duration::from_secs(1_000 * 365 * 86_400));
@@ -81,7 +84,10 @@ async fn no_value_in_any_column_fails_a_read() {
     let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
     assert_eq!(source.read_seqs("events", &seqs).await.unwrap().len(), 10);
     assert!(source.backlog().await.unwrap().oldest_ready_age_s.unwrap() > 1e9);
-    let due = source.due_after("events", Timestamp(i64::MIN), 100).await.unwrap();
+    let due = source
+        .due_after("events", Timestamp(i64::MIN), 100)
+        .await
+        .unwrap();
     let due: Vec<i64> = due.iter().map(|row| row.seq).collect();
     assert_eq!(due, [1, 2, 4]);
     source.heads("events", None, 100).await.unwrap();
@@ -104,7 +110,11 @@ async fn bodies_are_left_out_where_they_would_not_be_used() {
         .await;
     let bare: Arc<str> = "bare".into();
     let rows = source.read("events", 0, 100, &[bare]).await.unwrap();
-    let with_body: Vec<i64> = rows.iter().filter(|r| r.body.is_some()).map(|r| r.seq).collect();
+    let with_body: Vec<i64> = rows
+        .iter()
+        .filter(|r| r.body.is_some())
+        .map(|r| r.seq)
+        .collect();
     assert_eq!(with_body, [5, 6]);
     assert_eq!(rows.len(), 7);
     assert!(rows[1].done && rows[1].due_in.is_zero());
@@ -113,7 +123,10 @@ async fn bodies_are_left_out_where_they_would_not_be_used() {
     assert_eq!(rows[6].size, 200_000);
     let large = source.read_seqs("events", &[2, 7, 99]).await.unwrap();
     assert_eq!(large.len(), 1);
-    assert_eq!(large[0].body.as_ref().unwrap().payload.as_bytes().len(), 200_000);
+    assert_eq!(
+        large[0].body.as_ref().unwrap().payload.as_bytes().len(),
+        200_000
+    );
     // The other sink sees its own state.
     let rows = source.read("other", 0, 100, &[]).await.unwrap();
     assert!(!rows[1].done && rows[1].attempts == 3);
@@ -127,8 +140,7 @@ async fn keys_are_read_from_their_place_without_what_is_done() {
     database
         .execute("insert into outbox.delivery (seq, sink, state) values (3, 'events', 'discarded')")
         .await;
-    let keys: Vec<(Arc<str>, i64)> =
-        vec![("k0".into(), 1), ("k1".into(), 8), ("absent".into(), 1)];
+    let keys: Vec<(Arc<str>, i64)> = vec![("k0".into(), 1), ("k1".into(), 8), ("absent".into(), 1)];
     let rows = source.read_keys("events", &keys, 3).await.unwrap();
     let seqs = |key: &str| -> Vec<i64> {
         rows.iter()
@@ -156,7 +168,9 @@ async fn a_late_commit_shows_its_transaction_until_it_ends() {
     sqlx::raw_sql("commit").execute(&mut late).await.unwrap();
     eventually(Duration::from_secs(5), "the writer to go", || async {
         let now = source.writers().await.unwrap().unwrap();
-        (!now.running.contains(&writers.running[0])).then_some(()).ok_or(format!("{now:?}"))
+        (!now.running.contains(&writers.running[0]))
+            .then_some(())
+            .ok_or(format!("{now:?}"))
     })
     .await;
     let found = source.probe(&[-5..=1, 1..=2], 10).await.unwrap();
@@ -173,8 +187,14 @@ async fn prepared_transactions_are_writers_too() {
         ))
         .await;
     let writers = source.writers().await.unwrap().unwrap();
-    assert_eq!((writers.running.len(), writers.prepared.len()), (0, 1), "{writers:?}");
-    database.execute(&format!("rollback prepared '{name}'")).await;
+    assert_eq!(
+        (writers.running.len(), writers.prepared.len()),
+        (0, 1),
+        "{writers:?}"
+    );
+    database
+        .execute(&format!("rollback prepared '{name}'"))
+        .await;
     assert_eq!(source.writers().await.unwrap().unwrap(), Default::default());
 }
 
@@ -242,7 +262,10 @@ async fn due_rows_come_in_order_whatever_made_them_wait() {
 async fn the_backlog_is_counted_up_to_a_bound() {
     let (database, source) = outbox().await;
     let empty = source.backlog().await.unwrap();
-    assert_eq!((empty.events, empty.bounded, empty.oldest_ready_age_s), (0, false, None));
+    assert_eq!(
+        (empty.events, empty.bounded, empty.oldest_ready_age_s),
+        (0, false, None)
+    );
     database
         .execute(
             "insert into outbox.event (kind, payload, available_at) values ('a', '1', now() + interval '1 h');
@@ -252,7 +275,10 @@ async fn the_backlog_is_counted_up_to_a_bound() {
         .await;
     let some = source.backlog().await.unwrap();
     assert_eq!((some.events, some.bounded), (21, false));
-    assert!((60.0..90.0).contains(&some.oldest_ready_age_s.unwrap()), "{some:?}");
+    assert!(
+        (60.0..90.0).contains(&some.oldest_ready_age_s.unwrap()),
+        "{some:?}"
+    );
     insert(&database, 10_000, 10).await;
     let many = source.backlog().await.unwrap();
     assert_eq!((many.events, many.bounded), (10_000, true));
@@ -263,7 +289,9 @@ async fn the_backlog_is_counted_up_to_a_bound() {
 async fn every_hot_statement_walks_an_index() {
     let (database, _source) = outbox().await;
     let seqs = insert(&database, 50_000, 500).await;
-    database.execute("analyze outbox.event; analyze outbox.delivery").await;
+    database
+        .execute("analyze outbox.event; analyze outbox.delivery")
+        .await;
     let list: Vec<String> = seqs[..500].iter().map(i64::to_string).collect();
     let list = format!("'{{{}}}'", list.join(","));
     let ids = text(
@@ -282,38 +310,87 @@ async fn every_hot_statement_walks_an_index() {
         many("'E'::text"),
     );
     let statements: &[(&str, &str, String)] = &[
-        (include_str!("../../src/source/postgres/sql/read.sql"), "text, bigint, bigint, text[], int",
-         "'events', 100, 500, '{k1,k2}', 131072".into()),
-        (include_str!("../../src/source/postgres/sql/read_keys.sql"), "text, text[], bigint[], bigint, int",
-         "'events', '{k1,k2,k3}', '{1,1,1}', 50, 131072".into()),
-        (include_str!("../../src/source/postgres/sql/read_seqs.sql"), "text, bigint[]", format!("'events', {list}")),
-        (include_str!("../../src/source/postgres/sql/probe.sql"), "bigint[], bigint[], bigint",
-         "'{5,60000}', '{9,70000}', 100".into()),
-        (include_str!("../../src/source/postgres/sql/heads_keys.sql"), "text, text, bigint", "'events', '', 100".into()),
-        (include_str!("../../src/source/postgres/sql/heads_keyless.sql"), "text, bigint, bigint", "'events', 0, 100".into()),
-        (include_str!("../../src/source/postgres/sql/due_after.sql"), "text, timestamptz, bigint", "'events', now(), 100".into()),
-        (include_str!("../../src/source/postgres/sql/settle_published_full.sql"),
-         "bigint[], uuid[], text[], int[], bigint[], boolean, bigint[], text[], bigint[]", settle),
-        (include_str!("../../src/source/postgres/sql/settle_lock.sql"), "bigint[], uuid[]", format!("{list}, {ids}")),
-        (include_str!("../../src/source/postgres/sql/settle_delete.sql"), "bigint[]", list.clone()),
-        (include_str!("../../src/source/postgres/sql/delete_done.sql"), "text[], bigint", "'{events,other}', 100".into()),
-        (include_str!("../../src/source/postgres/sql/backlog.sql"), "bigint", "10000".into()),
+        (
+            include_str!("../../src/source/postgres/sql/read.sql"),
+            "text, bigint, bigint, text[], int",
+            "'events', 100, 500, '{k1,k2}', 131072".into(),
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/read_keys.sql"),
+            "text, text[], bigint[], bigint, int",
+            "'events', '{k1,k2,k3}', '{1,1,1}', 50, 131072".into(),
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/read_seqs.sql"),
+            "text, bigint[]",
+            format!("'events', {list}"),
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/probe.sql"),
+            "bigint[], bigint[], bigint",
+            "'{5,60000}', '{9,70000}', 100".into(),
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/heads_keys.sql"),
+            "text, text, bigint",
+            "'events', '', 100".into(),
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/heads_keyless.sql"),
+            "text, bigint, bigint",
+            "'events', 0, 100".into(),
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/due_after.sql"),
+            "text, timestamptz, bigint",
+            "'events', now(), 100".into(),
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/settle_published_full.sql"),
+            "bigint[], uuid[], text[], int[], bigint[], boolean, bigint[], text[], bigint[]",
+            settle,
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/settle_lock.sql"),
+            "bigint[], uuid[]",
+            format!("{list}, {ids}"),
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/settle_delete.sql"),
+            "bigint[]",
+            list.clone(),
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/delete_done.sql"),
+            "text[], bigint",
+            "'{events,other}', 100".into(),
+        ),
+        (
+            include_str!("../../src/source/postgres/sql/backlog.sql"),
+            "bigint",
+            "10000".into(),
+        ),
     ];
     let mut connection = database.connect().await;
     for (place, (sql, types, arguments)) in statements.iter().enumerate() {
-        let sql = sql.replace("{schema}", "outbox").replace("{schema_text}", "outbox");
-        sqlx::raw_sql(AssertSqlSafe(format!("prepare p{place} ({types}) as {sql}")))
-            .execute(&mut connection)
-            .await
-            .unwrap();
-        let plan: Vec<String> =
-            sqlx::raw_sql(AssertSqlSafe(format!("explain execute p{place} ({arguments})")))
-                .fetch_all(&mut connection)
-                .await
-                .unwrap()
-                .iter()
-                .map(|row| row.get(0))
-                .collect();
+        let sql = sql
+            .replace("{schema}", "outbox")
+            .replace("{schema_text}", "outbox");
+        sqlx::raw_sql(AssertSqlSafe(format!(
+            "prepare p{place} ({types}) as {sql}"
+        )))
+        .execute(&mut connection)
+        .await
+        .unwrap();
+        let plan: Vec<String> = sqlx::raw_sql(AssertSqlSafe(format!(
+            "explain execute p{place} ({arguments})"
+        )))
+        .fetch_all(&mut connection)
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
         let plan = plan.join("\n");
         assert!(plan.contains("Index"), "{sql}\n{plan}");
         assert!(!plan.contains("Seq Scan on event"), "{sql}\n{plan}");

@@ -31,10 +31,19 @@ async fn published_events_are_deleted_and_remembered_in_full() {
         .await,
         500
     );
-    assert_eq!(number(&database, "select count(*) from outbox.published_rest").await, 0);
+    assert_eq!(
+        number(&database, "select count(*) from outbox.published_rest").await,
+        0
+    );
     // The answer was lost, and the batch comes again.
-    assert_eq!(source.settle(&batch, false).await.unwrap(), vec![false; 500]);
-    assert_eq!(number(&database, "select count(*) from outbox.published").await, 500);
+    assert_eq!(
+        source.settle(&batch, false).await.unwrap(),
+        vec![false; 500]
+    );
+    assert_eq!(
+        number(&database, "select count(*) from outbox.published").await,
+        500
+    );
 }
 
 #[tokio::test]
@@ -71,7 +80,15 @@ async fn an_old_token_leaves_the_fact_and_nothing_else() {
     insert(&database, 3, 3).await;
     let rows = read(&source).await;
     source
-        .settle(&[outcome(&old, &rows[0], &["events"], retried(1, Duration::ZERO))], false)
+        .settle(
+            &[outcome(
+                &old,
+                &rows[0],
+                &["events"],
+                retried(1, Duration::ZERO),
+            )],
+            false,
+        )
         .await
         .unwrap();
     source.release(&old).await.unwrap();
@@ -85,20 +102,35 @@ async fn an_old_token_leaves_the_fact_and_nothing_else() {
     assert_eq!(source.settle(&late, false).await.unwrap(), [false, false]);
     let mixed = [
         outcome(&old, &rows[2], &["events"], published()),
-        outcome(&old, &rows[1], &["events"], retried(1, Duration::from_secs(9))),
+        outcome(
+            &old,
+            &rows[1],
+            &["events"],
+            retried(1, Duration::from_secs(9)),
+        ),
         outcome(&old, &rows[1], &["events"], discarded()),
     ];
     assert_eq!(source.settle(&mixed, true).await.unwrap(), [false; 3]);
     assert_eq!(number(&database, PENDING).await, 3);
-    assert_eq!(number(&database, "select count(*) from outbox.published").await, 0);
-    assert_eq!(number(&database, "select count(*) from outbox.discarded").await, 0);
-    let marks = "select count(*) from outbox.delivery where state = 'published' and next_at is null";
+    assert_eq!(
+        number(&database, "select count(*) from outbox.published").await,
+        0
+    );
+    assert_eq!(
+        number(&database, "select count(*) from outbox.discarded").await,
+        0
+    );
+    let marks =
+        "select count(*) from outbox.delivery where state = 'published' and next_at is null";
     assert_eq!(number(&database, marks).await, 3);
     assert!(read(&source).await.iter().all(|row| row.done));
     // The new owner's sweep removes what is done.
     assert_eq!(source.delete_done(&["events".into()], 2).await.unwrap(), 2);
     assert_eq!(source.delete_done(&["events".into()], 2).await.unwrap(), 1);
-    assert_eq!(number(&database, PENDING).await + number(&database, MARKS).await, 0);
+    assert_eq!(
+        number(&database, PENDING).await + number(&database, MARKS).await,
+        0
+    );
     drop(new);
 }
 
@@ -110,7 +142,10 @@ async fn an_outcome_needs_seq_and_id() {
     let rows = read(&source).await;
     let mut wrong = outcome(&leases, &rows[0], &["events"], published());
     wrong.id = rows[1].id;
-    assert_eq!(source.settle(&[wrong.clone()], false).await.unwrap(), [false]);
+    assert_eq!(
+        source.settle(&[wrong.clone()], false).await.unwrap(),
+        [false]
+    );
     wrong.verdict = discarded();
     assert_eq!(source.settle(&[wrong], true).await.unwrap(), [false]);
     assert_eq!(number(&database, PENDING).await, 2);
@@ -131,18 +166,45 @@ async fn an_event_leaves_when_the_last_sink_of_its_route_is_done() {
     assert_eq!(number(&database, PENDING).await, 3);
     // Again, as after a lost answer: nothing is written twice.
     assert_eq!(source.settle(&first, false).await.unwrap(), [false; 3]);
-    assert_eq!(number(&database, "select count(*) from outbox.published").await, 3);
+    assert_eq!(
+        number(&database, "select count(*) from outbox.published").await,
+        3
+    );
     assert!(read(&source).await.iter().all(|row| row.done));
-    assert_eq!(source.read("hooks", 0, 10, &[]).await.unwrap().iter().filter(|row| row.done).count(), 0);
+    assert_eq!(
+        source
+            .read("hooks", 0, 10, &[])
+            .await
+            .unwrap()
+            .iter()
+            .filter(|row| row.done)
+            .count(),
+        0
+    );
     let second = [
         outcome(&leases, &rows[0], &["hooks", "events"], published()),
         outcome(&leases, &rows[1], &["hooks", "events"], discarded()),
-        outcome(&leases, &rows[2], &["hooks", "events"], retried(1, Duration::from_secs(60))),
+        outcome(
+            &leases,
+            &rows[2],
+            &["hooks", "events"],
+            retried(1, Duration::from_secs(60)),
+        ),
     ];
     assert_eq!(source.settle(&second, true).await.unwrap(), [true; 3]);
     assert_eq!(number(&database, PENDING).await, 1);
-    assert_eq!(number(&database, "select count(*) from outbox.published").await, 4);
-    assert_eq!(number(&database, "select count(*) from outbox.discarded where sink = 'hooks'").await, 1);
+    assert_eq!(
+        number(&database, "select count(*) from outbox.published").await,
+        4
+    );
+    assert_eq!(
+        number(
+            &database,
+            "select count(*) from outbox.discarded where sink = 'hooks'"
+        )
+        .await,
+        1
+    );
     assert_eq!(number(&database, MARKS).await, 2);
     let waiting = source.read("hooks", 0, 10, &[]).await.unwrap();
     assert_eq!((waiting.len(), waiting[0].attempts), (1, 1));
@@ -160,8 +222,14 @@ async fn both_sinks_in_one_batch_finish_an_event() {
         outcome(&leases, &rows[0], &["b", "a"], published()),
     ];
     assert_eq!(source.settle(&batch, false).await.unwrap(), [true, true]);
-    assert_eq!(number(&database, PENDING).await + number(&database, MARKS).await, 0);
-    assert_eq!(number(&database, "select count(*) from outbox.published").await, 2);
+    assert_eq!(
+        number(&database, PENDING).await + number(&database, MARKS).await,
+        0
+    );
+    assert_eq!(
+        number(&database, "select count(*) from outbox.published").await,
+        2
+    );
 }
 
 #[tokio::test]
@@ -181,8 +249,18 @@ async fn finished_events_are_found_from_the_sink_with_the_fewest_marks() {
     let required = ["events".into(), "hooks".into()];
     assert_eq!(source.delete_done(&required, 100).await.unwrap(), 1);
     assert_eq!(source.delete_done(&[], 100).await.unwrap(), 0);
-    assert_eq!(number(&database, "select count(*) from outbox.event where seq = 3").await, 0);
-    assert_eq!(number(&database, "select count(*) from outbox.delivery where seq = 3").await, 0);
+    assert_eq!(
+        number(&database, "select count(*) from outbox.event where seq = 3").await,
+        0
+    );
+    assert_eq!(
+        number(
+            &database,
+            "select count(*) from outbox.delivery where seq = 3"
+        )
+        .await,
+        0
+    );
     assert_eq!(number(&database, PENDING).await, 19);
 }
 
@@ -198,12 +276,31 @@ async fn failures_are_charged_with_a_cleaned_error_and_forgotten_on_success() {
         error: "é\0".repeat(5_000),
     };
     let batch = [
-        outcome(&leases, &rows[0], &["events"], retried(1, Duration::from_secs(30))),
+        outcome(
+            &leases,
+            &rows[0],
+            &["events"],
+            retried(1, Duration::from_secs(30)),
+        ),
         outcome(&leases, &rows[1], &["events"], long),
     ];
     assert_eq!(source.settle(&batch, false).await.unwrap(), [true, true]);
-    assert_eq!(text(&database, "select last_error from outbox.delivery where seq = 1").await, "no luck");
-    assert_eq!(number(&database, "select char_length(last_error)::bigint from outbox.delivery where seq = 2").await, 2_048);
+    assert_eq!(
+        text(
+            &database,
+            "select last_error from outbox.delivery where seq = 1"
+        )
+        .await,
+        "no luck"
+    );
+    assert_eq!(
+        number(
+            &database,
+            "select char_length(last_error)::bigint from outbox.delivery where seq = 2"
+        )
+        .await,
+        2_048
+    );
     let rows = read(&source).await;
     assert_eq!((rows[0].attempts, rows[1].attempts), (1, 7));
     assert!(rows[0].due_in <= Duration::from_secs(30) && rows[0].due_in > Duration::from_secs(25));
@@ -270,11 +367,18 @@ async fn a_quick_settlement_does_not_wait_for_the_disk_and_others_do() {
              create trigger tell before insert on outbox.published for each row execute function outbox.tell()",
         )
         .await;
-    let one = |place: usize, sinks: &[&str]| vec![outcome(&leases, &rows[place], sinks, published())];
+    let one =
+        |place: usize, sinks: &[&str]| vec![outcome(&leases, &rows[place], sinks, published())];
     source.settle(&one(0, &["events"]), false).await.unwrap();
     source.settle(&one(1, &["events"]), true).await.unwrap();
-    source.settle(&one(2, &["events", "b"]), false).await.unwrap();
-    source.settle(&one(3, &["events", "b"]), true).await.unwrap();
+    source
+        .settle(&one(2, &["events", "b"]), false)
+        .await
+        .unwrap();
+    source
+        .settle(&one(3, &["events", "b"]), true)
+        .await
+        .unwrap();
     let told = "select string_agg(content_type, ' ' order by seq) from outbox.published";
     assert_eq!(text(&database, told).await, "off on off on");
 }
@@ -310,7 +414,11 @@ async fn settlements_in_any_order_do_not_deadlock() {
         }
     }
     assert_eq!(
-        number(&database, "select deadlocks from pg_stat_database where datname = current_database()").await,
+        number(
+            &database,
+            "select deadlocks from pg_stat_database where datname = current_database()"
+        )
+        .await,
         0
     );
 }
@@ -327,11 +435,18 @@ async fn an_acquisition_waits_for_a_discard_and_a_renewal_does_not() {
         .unwrap();
     let renewed = source.renew(&leases, TTL).await.unwrap();
     assert_eq!(renewed.held.len(), 16);
-    let rival = another(&database, |o| o.statement_timeout = Duration::from_millis(300));
-    database.execute("update outbox.lease set expires_at = now() - interval '1 s'").await;
+    let rival = another(&database, |o| {
+        o.statement_timeout = Duration::from_millis(300)
+    });
+    database
+        .execute("update outbox.lease set expires_at = now() - interval '1 s'")
+        .await;
     let error = refusal(rival.acquire(uuid::Uuid::new_v4(), TTL).await);
     assert_eq!(error.kind, SourceErrorKind::Unavailable, "{error}");
-    sqlx::raw_sql("commit").execute(&mut settling).await.unwrap();
+    sqlx::raw_sql("commit")
+        .execute(&mut settling)
+        .await
+        .unwrap();
     let taken: Vec<Lease> = rival.acquire(uuid::Uuid::new_v4(), TTL).await.unwrap();
     assert_eq!(taken.len(), 16);
 }
