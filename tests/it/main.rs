@@ -9,3 +9,4 @@ mod postgres_read;
 mod postgres_settle;
 mod support;
 mod support_smoke;
+mod tidy;
