@@ -13,5 +13,6 @@ pub mod route;
 pub mod sink;
 pub mod source;
 pub mod telemetry;
+pub mod testing;
 
 pub use ractor;

@@ -21,6 +21,7 @@ pub mod admin;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod settlement;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -7,6 +7,7 @@ mod postgres_lease;
 mod postgres_migrate;
 mod postgres_read;
 mod postgres_settle;
+mod source_conformance;
 mod support;
 mod support_smoke;
 mod tidy;
