@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod postgres_admin;
+mod postgres_conformance;
 mod postgres_fixture;
 mod postgres_lease;
 mod postgres_migrate;
