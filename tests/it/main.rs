@@ -3,8 +3,10 @@
 
 mod postgres_admin;
 mod postgres_conformance;
+mod postgres_faults;
 mod postgres_fixture;
 mod postgres_lease;
+mod postgres_measure;
 mod postgres_migrate;
 mod postgres_read;
 mod postgres_settle;

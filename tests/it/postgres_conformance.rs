@@ -25,7 +25,10 @@ async fn postgres_conforms() {
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_behind_a_pooler_conforms() {
     let pooler = PgBouncer::start(server().await, "").await;
-    conformance(&PostgresBench { pooler: Some(pooler) }).await;
+    conformance(&PostgresBench {
+        pooler: Some(pooler),
+    })
+    .await;
 }
 
 struct PostgresBench {
@@ -118,7 +121,10 @@ struct Transaction(PgConnection);
 impl Transaction {
     async fn begin(database: &Database) -> Self {
         let mut connection = database.connect().await;
-        sqlx::raw_sql("begin").execute(&mut connection).await.unwrap();
+        sqlx::raw_sql("begin")
+            .execute(&mut connection)
+            .await
+            .unwrap();
         Self(connection)
     }
 
@@ -152,7 +158,10 @@ impl OpenTransaction for Transaction {
         .fetch_one(&mut self.0)
         .await
         .unwrap();
-        Inserted { seq: row.get(0), id: row.get(1) }
+        Inserted {
+            seq: row.get(0),
+            id: row.get(1),
+        }
     }
 
     async fn commit(self: Box<Self>) {
