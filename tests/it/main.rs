@@ -2,10 +2,17 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod core;
+mod postgres_admin;
+mod postgres_conformance;
+mod postgres_faults;
 mod postgres_fixture;
+mod postgres_lease;
+mod postgres_measure;
+mod postgres_migrate;
 mod postgres_read;
 mod sink_lines;
 mod sink_nats;
+mod postgres_settle;
 mod source_conformance;
 mod support;
 mod support_smoke;
