@@ -5,8 +5,18 @@
 //!
 //! The door is [`relay`]; the two seams are [`source::Source`] and [`sink::Sink`].
 
+#[cfg(feature = "cli")]
+pub mod cli;
+#[cfg(feature = "cli")]
+pub mod config;
 pub mod event;
+#[cfg(feature = "cli")]
+pub mod http;
 pub mod lease;
+#[cfg(feature = "cli")]
+pub mod logging;
+#[cfg(feature = "cli")]
+pub mod metrics;
 pub mod relay;
 pub mod retry;
 pub mod route;
