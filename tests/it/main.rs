@@ -1,1 +1,5 @@
 //! The integration tests: one binary, real servers, each started by the tests themselves.
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
+mod support;
+mod support_smoke;

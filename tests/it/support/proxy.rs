@@ -1,0 +1,213 @@
+//! A faulty network: a TCP proxy on a port of its own whose behaviour a test switches while it runs.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// What happens to connections, open ones and new ones alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Bytes pass both ways.
+    Pass,
+    /// Open connections are reset (RST), new ones as soon as they are accepted.
+    Cut,
+    /// Connections are accepted and stay open, bytes are swallowed both ways. A connection that lost
+    /// bytes this way is reset when another mode is set.
+    Hole,
+    /// Bytes from the server are swallowed, bytes to it pass: requests are carried out, answers never
+    /// arrive. Reset afterwards like `Hole`.
+    Mute,
+    /// Bytes are kept back both ways and arrive late, when another mode is set: a network that heals.
+    Hold,
+    /// Every byte arrives this much later, in both directions, at full throughput.
+    Lag(Duration),
+}
+
+/// The proxy. Dropping it resets its connections.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    mode: watch::Sender<Mode>,
+    accepted: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Listens on a free port and leads to `server`, for instance `127.0.0.1:5432`. Starts with `Pass`.
+    pub async fn to(server: impl Into<String>) -> Self {
+        let server = server.into();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (mode, watched) = watch::channel(Mode::Pass);
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&accepted);
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            loop {
+                while connections.try_join_next().is_some() {}
+                let Ok((client, _)) = listener.accept().await else {
+                    continue;
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+                connections.spawn(carry(client, server.clone(), watched.clone()));
+            }
+        });
+        Self {
+            port,
+            mode,
+            accepted,
+            task,
+        }
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// Switches, for open connections too.
+    pub fn set(&self, mode: Mode) {
+        self.mode.send_replace(mode);
+    }
+
+    /// Resets every open connection once; new ones pass.
+    pub async fn cut_once(&self) {
+        self.set(Mode::Cut);
+        // Each connection looks at the mode before its next byte; give all of them the chance to.
+        while self.mode.receiver_count() > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.set(Mode::Pass);
+    }
+
+    /// Connections accepted so far, whatever became of them.
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Ends a connection by RST.
+struct Reset;
+
+async fn carry(mut client: TcpStream, server: String, mut mode: watch::Receiver<Mode>) {
+    let _ = client.set_nodelay(true);
+    if *mode.borrow_and_update() == Mode::Cut {
+        let _ = client.set_zero_linger();
+        return;
+    }
+    let Ok(mut server) = TcpStream::connect(server).await else {
+        let _ = client.set_zero_linger();
+        return;
+    };
+    let _ = server.set_nodelay(true);
+    // Until the end is known to be an orderly one, a drop (an aborted task too) is a reset.
+    let _ = client.set_zero_linger();
+    let _ = server.set_zero_linger();
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    let there = pump(from_client, to_server, Direction::ToServer, mode.clone());
+    let back = pump(from_server, to_client, Direction::ToClient, mode);
+    if tokio::try_join!(there, back).is_ok() {
+        // Closed in order both ways: no reset, which could overtake the last bytes.
+        // Deprecated since a linger time above zero blocks; this one takes it away.
+        #[allow(deprecated)]
+        let _ = (client.set_linger(None), server.set_linger(None));
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    ToServer,
+    ToClient,
+}
+
+/// Carries one direction until its end of file has been passed on.
+async fn pump(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    direction: Direction,
+    mut mode: watch::Receiver<Mode>,
+) -> Result<(), Reset> {
+    /// Beyond this the sender is made to wait, as a real link would.
+    const QUEUE: usize = 4 << 20;
+    let mut queue: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
+    let mut queued = 0;
+    let mut lost = false;
+    let mut ended = false;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let now = *mode.borrow_and_update();
+        let swallow = match now {
+            Mode::Hole => true,
+            Mode::Mute => direction == Direction::ToClient,
+            _ => false,
+        };
+        if now == Mode::Cut || (lost && !swallow) {
+            return Err(Reset);
+        }
+        let hold = swallow || now == Mode::Hold;
+        if ended && queue.is_empty() && !hold {
+            to.shutdown().await.map_err(|_| Reset)?;
+            // The other direction may go on; a cut still has to reach this connection through it.
+            return Ok(());
+        }
+        let due = queue.front().map_or_else(Instant::now, |(due, _)| *due);
+        tokio::select! {
+            changed = mode.changed() => changed.map_err(|_| Reset)?,
+            read = from.read(&mut buffer), if !ended && queued < QUEUE => match read {
+                Ok(0) => ended = true,
+                Ok(_) if swallow => lost = true,
+                Ok(n) => {
+                    let lag = if let Mode::Lag(lag) = now { lag } else { Duration::ZERO };
+                    queue.push_back((Instant::now() + lag, buffer[..n].to_vec()));
+                    queued += n;
+                }
+                Err(_) if hold => ended = true,
+                Err(_) => return Err(Reset),
+            },
+            written = write_at(&mut to, due, queue.front().map(|(_, chunk)| chunk.as_slice())),
+                if !queue.is_empty() && !hold =>
+            {
+                let n = written.map_err(|_| Reset)?;
+                queued -= n;
+                let chunk = &mut queue.front_mut().expect("the chunk just written from").1;
+                chunk.drain(..n);
+                if chunk.is_empty() {
+                    queue.pop_front();
+                }
+            }
+        }
+    }
+}
+
+/// Writes a part of `chunk` once it is due. Dropping the future loses nothing.
+async fn write_at(
+    to: &mut WriteHalf<'_>,
+    due: Instant,
+    chunk: Option<&[u8]>,
+) -> std::io::Result<usize> {
+    if due > Instant::now() {
+        tokio::time::sleep_until(due).await;
+    }
+    to.write(chunk.unwrap_or_default()).await
+}
