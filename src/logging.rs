@@ -65,7 +65,10 @@ mod tests {
         for part in ["debug", "sqlx=trace", "async_nats=warn", "ractor=off"] {
             assert!(shown.contains(part), "{part} in {shown}");
         }
-        assert!(!shown.contains("sqlx=warn") && !shown.contains("info"), "{shown}");
+        assert!(
+            !shown.contains("sqlx=warn") && !shown.contains("info"),
+            "{shown}"
+        );
     }
 
     #[test]

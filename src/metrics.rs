@@ -22,7 +22,7 @@ impl Metrics {
         let registry = Registry::new();
         let exporter = opentelemetry_prometheus::exporter()
             .with_registry(registry.clone())
-            .without_scope_info()
+            .scope_info_enabled(false)
             .without_target_info()
             .build()
             .map_err(|error| format!("cannot set up metrics: {error}"))?;
@@ -70,6 +70,9 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }
-        assert!(!text.contains("otel_scope") && !text.contains("target_info"), "{text}");
+        assert!(
+            !text.contains("otel_scope") && !text.contains("target_info"),
+            "{text}"
+        );
     }
 }

@@ -173,10 +173,16 @@ mod tests {
         };
         let sqlite = |path: &str| Ok(DatabaseAddress::Sqlite(path.into()));
         let parse = DatabaseAddress::parse;
-        assert_eq!(parse("postgres://relay@127.0.0.1:5432/app"), postgres(false));
+        assert_eq!(
+            parse("postgres://relay@127.0.0.1:5432/app"),
+            postgres(false)
+        );
         assert_eq!(parse("postgresql://relay:x@[::1]/app"), postgres(true));
         assert_eq!(parse("sqlite://orders.db"), sqlite("orders.db"));
-        assert_eq!(parse("sqlite:///var/lib/a%20b.db"), sqlite("/var/lib/a b.db"));
+        assert_eq!(
+            parse("sqlite:///var/lib/a%20b.db"),
+            sqlite("/var/lib/a b.db")
+        );
         assert_eq!(parse("sqlite:orders.db"), sqlite("orders.db"));
     }
 

@@ -47,16 +47,21 @@ pub fn options(config: &Config, telemetry: Telemetry) -> Result<relay::Options, 
     })
 }
 
-/// The operator's side of one database.
+/// One outbox, as the relay and as the operator see it.
+#[derive(Clone)]
+pub struct Outbox {
+    /// The relay's side.
+    pub source: Arc<dyn Source>,
+    /// The operator's side.
+    pub admin: Arc<dyn Admin>,
+}
+
+/// The outbox of one section.
 ///
 /// # Errors
 /// As [`options`].
-pub fn admin(
-    name: &str,
-    database: &Database,
-    config: &Config,
-) -> Result<Arc<dyn Admin>, ConfigError> {
-    Ok(open(source_options(name, database, config)?).1)
+pub fn outbox(name: &str, database: &Database, config: &Config) -> Result<Outbox, ConfigError> {
+    Ok(open(source_options(name, database, config)?))
 }
 
 /// The sink of one section.
@@ -80,7 +85,11 @@ pub fn routes(config: &Config) -> Routes {
     let route = |(name, route): (&String, &super::Route)| route::Route {
         name: name.clone(),
         kinds: route.kinds.to_vec(),
-        sinks: route.sinks.iter().map(|sink| Arc::from(sink.as_str())).collect(),
+        sinks: route
+            .sinks
+            .iter()
+            .map(|sink| Arc::from(sink.as_str()))
+            .collect(),
         retry: route.policy(&config.retry),
     };
     Routes::new(config.routes.iter().map(route).collect())
@@ -107,7 +116,7 @@ fn database_options(
         _ => Duration::from_secs(1),
     };
     Ok(relay::DatabaseOptions {
-        source: open(options).0,
+        source: open(options).source,
         gap_guard: database.gap_guard,
         poll_max,
         quiet_after: database.quiet_after.map(|span| span.0),
@@ -218,18 +227,23 @@ fn sqlite(name: &str, _: PathBuf, _: &Database, _: &Config) -> Result<SourceOpti
     Err(ConfigError::one(words))
 }
 
-/// One thing, seen from the relay and from the operator.
-fn open(options: SourceOptions) -> (Arc<dyn Source>, Arc<dyn Admin>) {
+fn open(options: SourceOptions) -> Outbox {
     match options {
         #[cfg(feature = "postgres")]
         SourceOptions::Postgres(options) => {
             let source = Arc::new(source::postgres::Postgres::new(options));
-            (source.clone(), source)
+            Outbox {
+                source: source.clone(),
+                admin: source,
+            }
         }
         #[cfg(feature = "sqlite")]
         SourceOptions::Sqlite(options) => {
             let source = Arc::new(source::sqlite::Sqlite::new(options));
-            (source.clone(), source)
+            Outbox {
+                source: source.clone(),
+                admin: source,
+            }
         }
     }
 }

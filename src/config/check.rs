@@ -104,7 +104,12 @@ impl Findings<'_> {
         let by_url = database.url.is_some() || database.url_file.is_some();
         if by_url {
             let fields = ["host", "port", "user", "dbname"];
-            for key in fields.iter().filter(|key| self.is_given(&section, key)).copied().collect::<Vec<_>>() {
+            for key in fields
+                .iter()
+                .filter(|key| self.is_given(&section, key))
+                .copied()
+                .collect::<Vec<_>>()
+            {
                 self.add(
                     &format!("{section}.{key}"),
                     "a database is given either by its url or by host, port, user and dbname, not by both",
@@ -116,7 +121,11 @@ impl Findings<'_> {
         }
         match database.address() {
             Err(words) => {
-                let key = if database.url.is_some() { "url" } else { "url_file" };
+                let key = if database.url.is_some() {
+                    "url"
+                } else {
+                    "url_file"
+                };
                 let words = match words.strip_prefix("invalid url") {
                     Some(rest) => format!("invalid url for database {name}{rest}"),
                     None => words,
@@ -192,7 +201,10 @@ impl Findings<'_> {
                 );
             }
         }
-        if database.schema.is_empty() || database.schema.len() > 63 || database.schema.contains('\0') {
+        if database.schema.is_empty()
+            || database.schema.len() > 63
+            || database.schema.contains('\0')
+        {
             self.add(
                 &format!("{section}.schema"),
                 "a schema's name has 1 to 63 bytes",
@@ -205,7 +217,11 @@ impl Findings<'_> {
             );
         }
         if database.quiet_after.is_some() && !database.listens() {
-            let other = if database.wake == Wake::Poll { "wake = \"poll\"" } else { "a pooler" };
+            let other = if database.wake == Wake::Poll {
+                "wake = \"poll\""
+            } else {
+                "a pooler"
+            };
             self.add(
                 &format!("{section}.quiet_after"),
                 format_args!(
@@ -278,10 +294,15 @@ impl Findings<'_> {
         }
         self.exclusive(section, &["password", "password_file"], "keep one");
         self.exclusive(section, &["token", "token_file"], "keep one");
-        for (user, other) in [("user", "token"), ("user", "token_file"), ("user", "creds_file")] {
+        for (user, other) in [
+            ("user", "token"),
+            ("user", "token_file"),
+            ("user", "creds_file"),
+        ] {
             self.exclusive(section, &[user, other], "keep one way to log in");
         }
-        let has_password = self.is_given(section, "password") || self.is_given(section, "password_file");
+        let has_password =
+            self.is_given(section, "password") || self.is_given(section, "password_file");
         if has_password && sink.user.is_none() {
             self.add(section, "a password without `user`");
         }
@@ -354,7 +375,12 @@ impl Findings<'_> {
         }
         let policy = route.policy(&config.retry);
         if self.given.contains_key(&format!("{section}.retry")) {
-            self.retry(&format!("{section}.retry"), policy.max_attempts, policy.base, policy.max);
+            self.retry(
+                &format!("{section}.retry"),
+                policy.max_attempts,
+                policy.base,
+                policy.max,
+            );
         }
     }
 

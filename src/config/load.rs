@@ -183,8 +183,9 @@ fn merged(
     if let Some(path) = file {
         // Read here rather than by the library: it adds extensions to names, and its error for a missing
         // file does not say which one.
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::one(format!("cannot read {}: {error}", path.display())))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            ConfigError::one(format!("cannot read {}: {error}", path.display()))
+        })?;
         let parsed = config::Config::builder()
             .add_source(File::from_str(&text, FileFormat::Toml))
             .build()
@@ -197,7 +198,10 @@ fn merged(
     // The library reads a key as a path expression (`a[0]`), so keys that are none stop here.
     for (key, _, name) in &environment.values {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-".contains(&b);
-        if key.split('.').any(|part| part.is_empty() || !part.bytes().all(plain)) {
+        if key
+            .split('.')
+            .any(|part| part.is_empty() || !part.bytes().all(plain))
+        {
             return Err(ConfigError::one(format!(
                 "environment variable {name}: there is no such key"
             )));

@@ -212,8 +212,7 @@ where
     let text = deserializer.deserialize_any(Quoted {
         expected: "a word in quotes",
     })?;
-    let words: serde::de::value::StrDeserializer<'_, D::Error> =
-        text.as_str().into_deserializer();
+    let words: serde::de::value::StrDeserializer<'_, D::Error> = text.as_str().into_deserializer();
     T::deserialize(words)
 }
 
