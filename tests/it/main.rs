@@ -3,3 +3,4 @@
 
 mod support;
 mod support_smoke;
+mod tidy;

@@ -18,6 +18,7 @@
 
 mod eventually;
 pub mod nats;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 pub mod proxy;

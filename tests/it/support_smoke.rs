@@ -7,7 +7,7 @@ use sqlx::{Connection, PgConnection};
 
 use crate::support::process::Spawn;
 use crate::support::proxy::{Mode, Proxy};
-use crate::support::{eventually, nats, postgres};
+use crate::support::{eventually, nats, pgbouncer, postgres};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -81,6 +81,15 @@ async fn a_nats_server_keeps_its_port_and_its_store() {
     assert_eq!(server.url(), url);
     let stream = server.jetstream().await.get_stream("S").await.unwrap();
     assert_eq!(stream.cached_info().state.messages, 1);
+    let stored = server.stored("S").await;
+    assert_eq!(
+        (
+            stored.len(),
+            stored[0].subject.as_str(),
+            &stored[0].payload[..]
+        ),
+        (1, "s.a", &b"1"[..])
+    );
 }
 
 #[tokio::test]
@@ -91,6 +100,28 @@ async fn a_nats_server_takes_a_snippet() {
     let options = async_nats::ConnectOptions::with_user_and_password("u".into(), "p".into());
     let client = options.connect(server.url()).await.unwrap();
     assert_eq!(client.server_info().max_payload, 2048);
+}
+
+#[tokio::test]
+async fn pgbouncer_shares_server_connections_between_transactions() {
+    let server = postgres::server().await;
+    let database = server.database().await;
+    let pooler = pgbouncer::PgBouncer::start(server, "default_pool_size = 1").await;
+    // PgBouncer 1.18 refuses the parameter that sqlx sends at login.
+    let options: sqlx::postgres::PgConnectOptions = pooler.url(&database).parse().unwrap();
+    let options = options.extra_float_digits(None);
+    let mut backends = Vec::new();
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let mut client = PgConnection::connect_with(&options).await.unwrap();
+        let rows = sqlx::raw_sql("select pg_backend_pid()")
+            .fetch_one(&mut client)
+            .await
+            .unwrap();
+        backends.push(sqlx::Row::get::<i32, _>(&rows, 0));
+        clients.push(client);
+    }
+    assert_eq!(backends[0], backends[1]);
 }
 
 #[tokio::test]
@@ -145,6 +176,7 @@ async fn the_proxy_passes_cuts_swallows_mutes_holds_and_lags() {
             sqlx::query_scalar::<_, i32>("select 2").fetch_one(&mut connection)
         ),
         async {
+            // Time is the subject: the answer must not come while bytes are held.
             tokio::time::sleep(Duration::from_millis(100)).await;
             proxy.set(Mode::Pass);
         }

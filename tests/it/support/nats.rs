@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_nats::jetstream;
+use futures_util::StreamExt;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -24,6 +25,26 @@ pub struct Server {
     process: Option<Process>,
     snippet: String,
     directory: tempfile::TempDir,
+}
+
+/// One message of a stream.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// Position in the stream.
+    pub sequence: u64,
+    /// Subject.
+    pub subject: String,
+    /// Headers, `Nats-Msg-Id` among them.
+    pub headers: async_nats::HeaderMap,
+    /// Body.
+    pub payload: bytes::Bytes,
+}
+
+impl Stored {
+    /// The first value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.as_str())
+    }
 }
 
 impl Server {
@@ -89,7 +110,35 @@ impl Server {
         jetstream::new(self.client().await)
     }
 
-    /// A lame-duck-free clean stop: connections are closed, the store is synced.
+    /// Every message a stream holds at this moment, in its order. The stream is left as it is.
+    pub async fn stored(&self, stream: &str) -> Vec<Stored> {
+        let stream = self.jetstream().await.get_stream(stream).await.unwrap();
+        let mut stored = Vec::new();
+        if stream.cached_info().state.messages == 0 {
+            return stored;
+        }
+        let everything = jetstream::consumer::pull::OrderedConfig::default();
+        let consumer = stream.create_consumer(everything).await.unwrap();
+        let mut messages = consumer.messages().await.unwrap();
+        while let Some(message) = messages.next().await {
+            let message = message.unwrap();
+            let info = message.info().unwrap();
+            let (sequence, pending) = (info.stream_sequence, info.pending);
+            let (message, _) = message.split();
+            stored.push(Stored {
+                sequence,
+                subject: message.subject.to_string(),
+                headers: message.headers.unwrap_or_default(),
+                payload: message.payload,
+            });
+            if pending == 0 {
+                break;
+            }
+        }
+        stored
+    }
+
+    /// A clean stop: connections are closed, the store is synced.
     pub async fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.signal("TERM");

@@ -68,7 +68,7 @@ impl Server {
     /// `&[("wal_level", "logical")]`.
     pub async fn start_own(settings: &[(&str, &str)]) -> Self {
         let programs = programs();
-        let directory = Directory::new();
+        let directory = Directory::new("outboxd-pg-");
         initdb(&programs, &directory);
         let mut server = Self {
             directory,
@@ -264,7 +264,7 @@ async fn run(connection: &mut PgConnection, sql: &str) {
 
 /// The server's directory: data, socket, log. Owned by the user the server runs as.
 #[derive(Debug)]
-struct Directory {
+pub(super) struct Directory {
     path: PathBuf,
     _keep: tempfile::TempDir,
     /// uid and gid to run as, when this process is root.
@@ -272,11 +272,11 @@ struct Directory {
 }
 
 impl Directory {
-    fn new() -> Self {
+    pub(super) fn new(prefix: &str) -> Self {
         // The path of a unix socket may have 107 bytes.
         let parent = Some(std::env::temp_dir()).filter(|path| path.as_os_str().len() < 60);
         let keep = tempfile::Builder::new()
-            .prefix("outboxd-pg-")
+            .prefix(prefix)
             .tempdir_in(parent.unwrap_or_else(|| PathBuf::from("/tmp")))
             .unwrap();
         let user = is_root().then(server_user);
@@ -290,6 +290,10 @@ impl Directory {
         }
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn text(&self) -> String {
         self.path.display().to_string()
     }
@@ -299,7 +303,7 @@ impl Directory {
     }
 
     /// The command line that runs `program` as the server's user, without a process in between.
-    fn as_server_user(&self, program: &Path) -> Vec<String> {
+    pub(super) fn as_server_user(&self, program: &Path) -> Vec<String> {
         let mut command = Vec::new();
         if let Some((uid, gid)) = self.user {
             command.push("setpriv".to_owned());

@@ -231,6 +231,8 @@ impl Process {
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
+    /// Blocks, because `Drop` needs it and Drop cannot await.
+    #[allow(clippy::disallowed_methods)]
     fn wait_quietly(&mut self, deadline: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + deadline;
         loop {
