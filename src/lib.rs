@@ -9,6 +9,7 @@
 pub mod cli;
 #[cfg(feature = "cli")]
 pub mod config;
+pub mod envelope;
 pub mod event;
 #[cfg(feature = "cli")]
 pub mod http;
@@ -24,5 +25,6 @@ pub mod sink;
 pub mod source;
 pub mod status;
 pub mod telemetry;
+pub mod testing;
 
 pub use ractor;

@@ -72,7 +72,8 @@ pub fn sink(name: &str, sink: &Sink) -> Result<Arc<dyn crate::sink::Sink>, Confi
     match sink.kind {
         Some(SinkType::File) => {
             let path = sink.path.clone().unwrap_or_default();
-            Ok(Arc::new(crate::sink::file::File::new(path)))
+            let options = crate::sink::file::Options { path };
+            Ok(Arc::new(crate::sink::file::File::new(options)))
         }
         Some(SinkType::Stdout) => Ok(Arc::new(crate::sink::stdout::Stdout::new())),
         Some(SinkType::Nats) => nats(name, sink),
@@ -251,7 +252,10 @@ fn open(options: SourceOptions) -> Outbox {
 #[cfg(feature = "nats")]
 fn nats(name: &str, sink: &Sink) -> Result<Arc<dyn crate::sink::Sink>, ConfigError> {
     let options = nats_options(name, sink)?;
-    Ok(Arc::new(crate::sink::nats::Nats::new(options)))
+    match crate::sink::nats::Nats::new(options) {
+        Ok(sink) => Ok(Arc::new(sink)),
+        Err(error) => Err(ConfigError::one(format!("`sinks.{name}`: {error}"))),
+    }
 }
 
 #[cfg(not(feature = "nats"))]
@@ -292,3 +296,6 @@ fn nats_options(name: &str, sink: &Sink) -> Result<crate::sink::nats::Options, C
         },
     })
 }
+
+#[cfg(all(test, feature = "postgres", feature = "sqlite", feature = "nats"))]
+mod tests;

@@ -1,6 +1,8 @@
 //! The integration tests: one binary, real servers, each started by the tests themselves.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod config_load;
+mod config_reference;
 mod support;
 mod support_smoke;
 mod tidy;
