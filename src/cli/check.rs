@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Global;
-use super::failure::{Code, Failure, in_words};
+use super::failure::{Code, Failure, in_words, within};
 use super::output::{Output, table};
 use super::target::{self, NO_DATABASE};
 use crate::config::{Config, build};
@@ -157,7 +157,8 @@ async fn database(
     };
     if let Err(error) = looked.await {
         part.reachable = error.kind != SourceErrorKind::Unavailable;
-        part.findings.push(in_words(&error));
+        part.findings
+            .push(within("database", name, &in_words(&error)));
     }
     outbox.source.close().await;
     Ok(part)
@@ -177,7 +178,7 @@ async fn sink(
         .collect();
     let (reachable, findings) = match tokio::time::timeout(PATIENCE, sink.check(&own)).await {
         Ok(Ok(findings)) => (true, findings),
-        Ok(Err(error)) => (false, vec![in_words(&error)]),
+        Ok(Err(error)) => (false, vec![within("sink", name, &in_words(&error))]),
         Err(_) => (
             false,
             vec![format!("no answer within {} s", PATIENCE.as_secs())],

@@ -63,13 +63,13 @@ impl Failure {
 
     /// A database's refusal, with its name.
     pub(super) fn database(name: &str, error: &SourceError) -> Self {
-        let words = format!("database {name}: {}", in_words(error));
-        Self::new(Code::of(error), words)
+        let words = in_words(error);
+        Self::new(Code::of(error), about("database", name, &words))
     }
 
     /// A sink that cannot be reached, with its name.
     pub(super) fn sink(name: &str, error: &SinkError) -> Self {
-        Self::new(Code::Sink, format!("sink {name}: {}", in_words(error)))
+        Self::new(Code::Sink, about("sink", name, &in_words(error)))
     }
 
     /// Says it and gives the exit code.
@@ -85,6 +85,22 @@ impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Self::usage(error.to_string())
     }
+}
+
+/// Words with the name of what they are about, unless they begin with it already.
+pub(super) fn about(part: &str, name: &str, words: &str) -> String {
+    let subject = format!("{part} {name}: ");
+    if words.starts_with(&subject) {
+        words.to_owned()
+    } else {
+        subject + words
+    }
+}
+
+/// Words without the name of what they are about, for a place that shows the name already.
+pub(super) fn within(part: &str, name: &str, words: &str) -> String {
+    let subject = format!("{part} {name}: ");
+    words.strip_prefix(&subject).unwrap_or(words).to_owned()
 }
 
 /// An error with its causes, without repeating what the message says already.

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use super::failure::{Code, Failure, in_words};
+use super::failure::{Code, Failure, about, in_words};
 use super::output::{Output, say};
 use super::{Global, target};
 use crate::source::admin::{Migrated, PendingMigration};
@@ -36,7 +36,8 @@ pub(super) async fn run(global: &Global, args: &MigrateArgs, out: &Output) -> Re
     let targets = target::all(&loaded.config, args.database.as_deref())?;
     let mut worst = None;
     let mut fail = |name: &str, error: crate::source::SourceError| {
-        say(format_args!("error: database {name}: {}", in_words(&error)));
+        let words = about("database", name, &in_words(&error));
+        say(format_args!("error: {words}"));
         match Code::of(&error) {
             Code::Database => worst = Some(Code::Database),
             code => {

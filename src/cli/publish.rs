@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::Global;
-use super::failure::{Code, Failure, in_words};
+use super::failure::{Code, Failure, about, in_words};
 use super::output::{Output, print};
 use super::target::{self, Target};
 use crate::source::admin::NewEvent;
@@ -192,10 +192,9 @@ async fn lines(target: &Target, out: &Output) -> Result<Vec<Uuid>, Failure> {
             .await
             .map_err(|error| {
                 let words = format!(
-                    "database {}: lines {first} to {}: {}; {so_far}",
-                    target.name,
+                    "lines {first} to {}: {}; {so_far}",
                     next - 1,
-                    in_words(&error)
+                    about("database", &target.name, &in_words(&error))
                 );
                 Failure::new(Code::of(&error), words)
             })?;

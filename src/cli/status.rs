@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::failure::{Code, Failure, in_words};
+use super::failure::{Code, Failure, about, in_words, within};
 use super::output::{Output, age, safe, say, table};
 use super::{Global, target};
 use crate::config::Config;
@@ -63,7 +63,10 @@ pub(super) async fn run(global: &Global, args: &StatusArgs, out: &Output) -> Res
             Ok(status) => add(&mut report, &target.name, status, &loaded.config),
             Err(error) => {
                 let words = in_words(&error);
-                say(format_args!("error: database {}: {words}", target.name));
+                say(format_args!(
+                    "error: {}",
+                    about("database", &target.name, &words)
+                ));
                 let code = Code::of(&error);
                 if worst != Some(Code::Database) {
                     worst = Some(code);
@@ -73,9 +76,10 @@ pub(super) async fn run(global: &Global, args: &StatusArgs, out: &Output) -> Res
                     _ => "waiting",
                 };
                 report.databases.push(Database {
+                    reason: Some(within("database", &target.name, &words)),
                     name: target.name,
                     state,
-                    reason: Some(words),
+
                     backlog: None,
                     backlog_bounded: false,
                     oldest_ready_age_s: None,

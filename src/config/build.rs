@@ -61,7 +61,7 @@ pub struct Outbox {
 /// # Errors
 /// As [`options`].
 pub fn outbox(name: &str, database: &Database, config: &Config) -> Result<Outbox, ConfigError> {
-    Ok(open(source_options(name, database, config)?))
+    open(name, source_options(name, database, config)?)
 }
 
 /// The sink of one section.
@@ -117,7 +117,7 @@ fn database_options(
         _ => Duration::from_secs(1),
     };
     Ok(relay::DatabaseOptions {
-        source: open(options).source,
+        source: open(name, options)?.source,
         gap_guard: database.gap_guard,
         poll_max,
         quiet_after: database.quiet_after.map(|span| span.0),
@@ -228,24 +228,24 @@ fn sqlite(name: &str, _: PathBuf, _: &Database, _: &Config) -> Result<SourceOpti
     Err(ConfigError::one(words))
 }
 
-fn open(options: SourceOptions) -> Outbox {
+fn open(name: &str, options: SourceOptions) -> Result<Outbox, ConfigError> {
+    let refused =
+        |error: source::SourceError| ConfigError::one(format!("`databases.{name}`: {error}"));
     match options {
         #[cfg(feature = "postgres")]
-        SourceOptions::Postgres(options) => {
-            let source = Arc::new(source::postgres::Postgres::new(options));
-            Outbox {
-                source: source.clone(),
-                admin: source,
-            }
-        }
+        SourceOptions::Postgres(options) => source::postgres::Postgres::new(options)
+            .map(both_sides)
+            .map_err(refused),
         #[cfg(feature = "sqlite")]
-        SourceOptions::Sqlite(options) => {
-            let source = Arc::new(source::sqlite::Sqlite::new(options));
-            Outbox {
-                source: source.clone(),
-                admin: source,
-            }
-        }
+        SourceOptions::Sqlite(options) => Ok(both_sides(source::sqlite::Sqlite::new(options))),
+    }
+}
+
+fn both_sides<T: Source + Admin>(source: T) -> Outbox {
+    let source = Arc::new(source);
+    Outbox {
+        source: source.clone(),
+        admin: source,
     }
 }
 

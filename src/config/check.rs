@@ -19,7 +19,7 @@ pub(super) fn problems(config: &Config, given: &BTreeMap<String, String>) -> Vec
         problems: Vec::new(),
     };
     for (name, database) in &config.databases {
-        found.database(name, database);
+        found.database(name, database, config);
     }
     found.same_outbox_twice(config);
     for (name, sink) in &config.sinks {

@@ -1,6 +1,8 @@
 //! The integration tests: one binary, real servers, each started by the tests themselves.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod cli_bin;
+mod cli_commands;
 mod config_load;
 mod config_reference;
 mod support;

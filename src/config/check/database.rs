@@ -6,10 +6,10 @@ use secrecy::ExposeSecret;
 
 use super::Findings;
 use crate::config::address::DatabaseAddress;
-use crate::config::{Config, Database, Wake};
+use crate::config::{Config, Database, Wake, build};
 
 impl Findings<'_> {
-    pub(super) fn database(&mut self, name: &str, database: &Database) {
+    pub(super) fn database(&mut self, name: &str, database: &Database, config: &Config) {
         let section = format!("databases.{name}");
         self.exclusive(&section, &["url", "url_file"], "keep one");
         self.exclusive(&section, &["password", "password_file"], "keep one");
@@ -31,6 +31,7 @@ impl Findings<'_> {
             self.add(&section, "no address: set `url`, `url_file` or `host`");
             return;
         }
+        let before = self.problems.len();
         match database.address() {
             Err(words) => {
                 let key = if database.url.is_some() {
@@ -55,6 +56,12 @@ impl Findings<'_> {
                 with_password,
                 with_tls,
             }) => self.postgres(&section, database, with_password, with_tls),
+        }
+        // What the source itself refuses, once there is nothing to say about the fields.
+        if self.problems.len() == before
+            && let Err(refusal) = build::outbox(name, database, config)
+        {
+            self.problems.extend(refusal.problems);
         }
         self.spans(
             &section,
