@@ -54,9 +54,10 @@ pub(super) struct DemoArgs {
 }
 
 pub(super) async fn run(args: &DemoArgs) -> Result<(), Failure> {
-    let mut log = Log::default();
-    log.level = "error".to_owned();
-    crate::logging::start(&log);
+    crate::logging::start(&Log {
+        level: "error".to_owned(),
+        ..Log::default()
+    });
     let mut signals = Signals::take()?;
     let directory = tempfile::Builder::new()
         .prefix("outboxd-demo-")
@@ -74,7 +75,7 @@ pub(super) async fn run(args: &DemoArgs) -> Result<(), Failure> {
     let (relay, admin, seen) = start(&config).await?;
     let writer = Writer::open(&path, args.events, args.keys)
         .await
-        .map_err(|error| Failure::failed(format!("the demo's application: {error}")))?;
+        .map_err(|error| refused_by_writer(&error))?;
     let mut story = Story::new(seen, admin);
     let died = async {
         match relay.stopped().await {
@@ -99,6 +100,10 @@ pub(super) async fn run(args: &DemoArgs) -> Result<(), Failure> {
     let complete = ended?;
     stopped.map_err(|error| Failure::failed(in_words(&error)))?;
     story.sum_up(complete).await
+}
+
+fn refused_by_writer(error: &(dyn std::error::Error + 'static)) -> Failure {
+    Failure::failed(format!("the demo's application: {}", in_words(error)))
 }
 
 /// What a configuration file would say.
@@ -173,8 +178,7 @@ impl Story {
 
     /// Writes everything and waits until all of it is delivered or set aside.
     async fn tell(&mut self, mut writer: Writer, pause: Duration) -> Result<(), Failure> {
-        let refused =
-            |error: sqlx::Error| Failure::failed(format!("the demo's application: {error}"));
+        let refused = |error| refused_by_writer(&error);
         while let Some(transaction) = writer.transaction().await.map_err(refused)? {
             self.note(transaction);
             if !pause.is_zero() {

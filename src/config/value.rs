@@ -61,7 +61,7 @@ impl fmt::Display for Size {
         const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
         match UNITS
             .iter()
-            .find(|(unit, _)| self.0 >= *unit && self.0 % unit == 0)
+            .find(|(unit, _)| self.0 >= *unit && self.0.is_multiple_of(*unit))
         {
             Some((unit, word)) => write!(f, "{}{word}", self.0 / unit),
             None => write!(f, "{}B", self.0),

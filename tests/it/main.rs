@@ -3,6 +3,8 @@
 
 mod cli_bin;
 mod cli_commands;
+mod cli_demo;
+mod cli_run;
 mod config_load;
 mod config_reference;
 mod support;
