@@ -5,6 +5,7 @@
 //!
 //! The door is [`relay`]; the two seams are [`source::Source`] and [`sink::Sink`].
 
+pub mod actor;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "cli")]

@@ -21,6 +21,7 @@ pub mod admin;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod settlement;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -428,6 +429,17 @@ pub struct Retention {
     pub keep: PublishedKeep,
     /// Discarded rows.
     pub discarded: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        const DAY: u64 = 24 * 60 * 60;
+        Self {
+            published: Duration::from_secs(7 * DAY),
+            keep: PublishedKeep::Full,
+            discarded: Duration::from_secs(90 * DAY),
+        }
+    }
 }
 
 /// What is kept of a published event.

@@ -40,8 +40,7 @@ pub(super) async fn run(global: &Global, args: &RunArgs) -> Result<(), Failure> 
         return Err(Failure::usage(NO_DATABASE));
     }
     let metrics = Arc::new(Metrics::new().map_err(Failure::failed)?);
-    let mut options = build::options(&loaded.config, metrics.telemetry())?;
-    options.once = args.once;
+    let options = build::options(&loaded.config, metrics.telemetry())?;
     if args.once {
         reachable(&loaded.config).await?;
     }

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use uuid::Uuid;
@@ -14,12 +13,6 @@ use crate::route::{self, Routes};
 use crate::source::admin::Admin;
 use crate::source::{self, Source};
 use crate::telemetry::Telemetry;
-
-/// Events read and not yet settled, per feed.
-const BUDGET_EVENTS: usize = 8_192;
-
-/// Their bytes.
-const BUDGET_BYTES: usize = 32 * 1024 * 1024;
 
 /// Everything that [`relay::start`] takes.
 ///
@@ -43,7 +36,6 @@ pub fn options(config: &Config, telemetry: Telemetry) -> Result<relay::Options, 
         grace: config.shutdown.grace.0,
         telemetry,
         instance: Uuid::new_v4(),
-        once: false,
     })
 }
 
@@ -110,20 +102,13 @@ fn database_options(
     config: &Config,
 ) -> Result<relay::DatabaseOptions, ConfigError> {
     let options = source_options(name, database, config)?;
-    let poll_max = match (&options, database.poll_max) {
-        (_, Some(span)) => span.0,
-        #[cfg(feature = "postgres")]
-        (SourceOptions::Postgres(options), None) if options.listen => Duration::from_secs(30),
-        _ => Duration::from_secs(1),
-    };
     Ok(relay::DatabaseOptions {
-        source: open(name, options)?.source,
         gap_guard: database.gap_guard,
-        poll_max,
+        poll_max: database.poll_max.0,
+        fallback: database.fallback_poll.0,
         quiet_after: database.quiet_after.map(|span| span.0),
         sweep_every: database.sweep_every.0,
-        budget_events: BUDGET_EVENTS,
-        budget_bytes: BUDGET_BYTES,
+        ..relay::DatabaseOptions::new(open(name, options)?.source)
     })
 }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::value::{self, Secret, Span};
 use crate::relay::GapGuard;
 
-/// One database. An SQLite database takes `url` or `url_file`, `poll_max`, `quiet_after`, `sweep_every`
-/// and `statement_timeout`; everything else belongs to PostgreSQL.
+/// One database. An SQLite database takes `url` or `url_file`, `poll_max`, `fallback_poll`, `quiet_after`,
+/// `sweep_every` and `statement_timeout`; everything else belongs to PostgreSQL.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Database {
@@ -50,8 +50,10 @@ pub struct Database {
     /// rules LISTEN out. Default: `none`.
     #[serde(deserialize_with = "value::word")]
     pub pooler: Pooler,
-    /// Longest pause between polls when nothing wakes the reader. Default: 30 s beside LISTEN, 1 s without.
-    pub poll_max: Option<Span>,
+    /// Longest pause between polls while nothing else wakes the reader. Default: 1 s.
+    pub poll_max: Span,
+    /// Longest pause between polls while writers wake the reader, since a wake-up can be lost. Default: 30 s.
+    pub fallback_poll: Span,
     /// After this much silence the leases are released and every statement but LISTEN stops. Default: never.
     pub quiet_after: Option<Span>,
     /// Pause between two sweeps, which compare the table with memory. Default: 60 s.
@@ -80,7 +82,8 @@ impl Default for Database {
             gap_guard: GapGuard::Off,
             wake: Wake::Auto,
             pooler: Pooler::None,
-            poll_max: None,
+            poll_max: Span::secs(1),
+            fallback_poll: Span::secs(30),
             quiet_after: None,
             sweep_every: Span::secs(60),
             max_connections: 8,

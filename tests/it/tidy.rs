@@ -20,8 +20,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("sqlx", || {
         code::only_in(
             "sqlx",
-            // The demo's writer plays an application, which has its own way to its database.
-            &["src/source/", "src/outbox", "src/cli/demo/writer.rs"],
+            // The demo plays the application, which has transactions of its own.
+            &["src/source/", "src/outbox", "src/cli/demo"],
             "talk to the Source trait, or put it under src/source/",
         )
     }),

@@ -1,6 +1,7 @@
 //! Every key of the file reaches the options that give it its effect.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::*;
 use crate::config::{Loaded, Place};
@@ -161,7 +162,7 @@ fn credentials_in_a_broker_url_are_taken_out_of_it() {
 #[tokio::test]
 async fn keys_of_the_relay() {
     let config = load(&format!(
-        "[databases.orders]\nhost = \"db\"\ngap_guard = \"hold\"\nquiet_after = \"10m\"\nsweep_every = \"5s\"\n\
+        "[databases.orders]\nhost = \"db\"\ngap_guard = \"hold\"\nquiet_after = \"10m\"\nsweep_every = \"5s\"\nfallback_poll = \"20s\"\n\
          [databases.small]\nurl = \"sqlite://small.db\"\npoll_max = \"3s\"\n\
          [databases.polled]\nhost = \"other\"\nwake = \"poll\"\n\
          {NATS}publish_timeout = \"3s\"\nmax_in_flight = 5\nmax_in_flight_bytes = \"1KiB\"\n\
@@ -185,7 +186,9 @@ async fn keys_of_the_relay() {
     assert_eq!(orders.quiet_after, Some(Duration::from_secs(600)));
     assert_eq!(orders.sweep_every, Duration::from_secs(5));
     let poll_max = [orders, polled, small].map(|database| database.poll_max.as_secs());
-    assert_eq!(poll_max, [30, 1, 3]);
+    assert_eq!(poll_max, [1, 1, 3]);
+    let fallback = [orders, polled, small].map(|database| database.fallback.as_secs());
+    assert_eq!(fallback, [20, 30, 30]);
     assert_eq!(small.sweep_every, Duration::from_secs(60));
 
     let kinds: Vec<_> = options.sinks.iter().map(|sink| sink.sink.kind()).collect();

@@ -66,7 +66,8 @@ impl Findings<'_> {
         self.spans(
             &section,
             &[
-                ("poll_max", database.poll_max),
+                ("poll_max", Some(database.poll_max)),
+                ("fallback_poll", Some(database.fallback_poll)),
                 ("quiet_after", database.quiet_after),
                 ("sweep_every", Some(database.sweep_every)),
                 ("statement_timeout", Some(database.statement_timeout)),

@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn mistakes_are_named_and_secrets_are_not() {
         for (url, words) in [
-            ("", "not valid"),
+            ("", "must look like"),
             ("nats://user:s3cret@host:99999", "not valid"),
             ("http://user:s3cret@host", "not valid"),
             ("ws://user:s3cret@host", "must look like"),

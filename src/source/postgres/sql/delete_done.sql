@@ -8,7 +8,7 @@ with fewest as materialized (
     select count(*) as marks
     from (
       select from {schema}.delivery as d where d.sink = r.sink and d.state <> 'retry' limit 10001
-    ) as some
+    ) as few
   ) as c
   order by c.marks
   limit 1
@@ -36,9 +36,11 @@ locked as materialized (
   for update of e skip locked
 ),
 gone as (
-  delete from {schema}.event as e using locked as k where e.seq = k.seq returning e.seq
+  delete from {schema}.event as e
+  where e.seq = any (array(select k.seq from locked as k))
+  returning e.seq
 ),
 leftovers as (
-  delete from {schema}.delivery as d using gone as g where d.seq = g.seq
+  delete from {schema}.delivery as d where d.seq = any (array(select g.seq from gone as g))
 )
 select count(*) from gone

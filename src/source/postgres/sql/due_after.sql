@@ -26,5 +26,5 @@ from (
     limit $3
   )
 ) as x
-order by x.due
+order by x.due, x.seq
 limit $3

@@ -3,4 +3,4 @@
 with gone as (
   delete from {schema}.event as e where e.seq = any ($1::bigint[]) returning e.seq
 )
-delete from {schema}.delivery as d using gone as g where d.seq = g.seq
+delete from {schema}.delivery as d where d.seq = any (array(select g.seq from gone as g))

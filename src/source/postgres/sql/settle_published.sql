@@ -14,19 +14,18 @@ input as materialized (
 ),
 locked as materialized (
   select e.seq, i.sink, i.held
-  from input as i
-  join {schema}.event as e on e.seq = i.seq and e.id = i.id
-  order by e.seq
-  for update of e
+  from (select n.* from input as n order by n.seq) as i
+  cross join lateral (
+    select o.seq from {schema}.event as o where o.seq = i.seq and o.id = i.id for update of o
+  ) as e
 ),
 gone as (
   delete from {schema}.event as e
-  using locked as k
-  where k.held and e.seq = k.seq
+  where e.seq = any (array(select k.seq from locked as k where k.held))
   returning e.seq
 ),
 leftovers as (
-  delete from {schema}.delivery as d using gone as g where d.seq = g.seq
+  delete from {schema}.delivery as d where d.seq = any (array(select g.seq from gone as g))
 ),
 facts as (
   insert into {schema}.delivery as d (seq, sink, state, route)

@@ -15,28 +15,28 @@ input as materialized (
 ),
 locked as materialized (
   select e.seq, i.sink, i.held, i.attempts, i.stream, i.position
-  from input as i
-  join {schema}.event as e on e.seq = i.seq and e.id = i.id
-  order by e.seq
-  for update of e
+  from (select n.* from input as n order by n.seq) as i
+  cross join lateral (
+    select o.seq from {schema}.event as o where o.seq = i.seq and o.id = i.id for update of o
+  ) as e
 ),
 gone as (
   delete from {schema}.event as e
-  using locked as k
-  where k.held and e.seq = k.seq
-  returning e.seq, e.id, e.kind, e.ordering_key, k.sink, k.attempts, k.stream, k.position,
+  where e.seq = any (array(select k.seq from locked as k where k.held))
+  returning e.seq, e.id, e.kind, e.ordering_key,
             e.payload, e.payload_bytes, e.content_type, e.headers, e.occurred_at, e.available_at
 ),
 leftovers as (
-  delete from {schema}.delivery as d using gone as g where d.seq = g.seq
+  delete from {schema}.delivery as d where d.seq = any (array(select g.seq from gone as g))
 ),
 history as (
   insert into {schema}.published
     (seq, id, sink, attempts, stream, position, kind, ordering_key,
      payload, payload_bytes, content_type, headers, occurred_at, available_at)
-  select g.seq, g.id, g.sink, g.attempts, g.stream, g.position, g.kind, g.ordering_key,
+  select g.seq, g.id, k.sink, k.attempts, k.stream, k.position, g.kind, g.ordering_key,
          g.payload, g.payload_bytes, g.content_type, g.headers, g.occurred_at, g.available_at
   from gone as g
+  join locked as k on k.seq = g.seq
 ),
 facts as (
   insert into {schema}.delivery as d (seq, sink, state, route)

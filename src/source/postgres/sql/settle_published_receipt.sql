@@ -15,25 +15,25 @@ input as materialized (
 ),
 locked as materialized (
   select e.seq, i.sink, i.held, i.attempts, i.stream, i.position
-  from input as i
-  join {schema}.event as e on e.seq = i.seq and e.id = i.id
-  order by e.seq
-  for update of e
+  from (select n.* from input as n order by n.seq) as i
+  cross join lateral (
+    select o.seq from {schema}.event as o where o.seq = i.seq and o.id = i.id for update of o
+  ) as e
 ),
 gone as (
   delete from {schema}.event as e
-  using locked as k
-  where k.held and e.seq = k.seq
-  returning e.seq, e.id, e.kind, e.ordering_key, k.sink, k.attempts, k.stream, k.position
+  where e.seq = any (array(select k.seq from locked as k where k.held))
+  returning e.seq, e.id, e.kind, e.ordering_key
 ),
 leftovers as (
-  delete from {schema}.delivery as d using gone as g where d.seq = g.seq
+  delete from {schema}.delivery as d where d.seq = any (array(select g.seq from gone as g))
 ),
 history as (
   insert into {schema}.published
     (seq, id, sink, attempts, stream, position, kind, ordering_key)
-  select g.seq, g.id, g.sink, g.attempts, g.stream, g.position, g.kind, g.ordering_key
+  select g.seq, g.id, k.sink, k.attempts, k.stream, k.position, g.kind, g.ordering_key
   from gone as g
+  join locked as k on k.seq = g.seq
 ),
 facts as (
   insert into {schema}.delivery as d (seq, sink, state, route)

@@ -1,0 +1,390 @@
+//! [`Source`] in memory.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use super::store::{Want, later, until};
+use super::{Commits, Memory};
+use crate::event::Timestamp;
+use crate::lease::Lease;
+use crate::source::settlement::{Facts, Mark, Settlement};
+use crate::source::{
+    Backlog, Command, Commands, Due, Head, Heartbeat, LeaseView, Listener, Opened, Outcome,
+    Renewed, Retention, Row, Source, SourceError, Sweep, SweepMark, Verdict, Writers,
+};
+
+#[async_trait]
+impl Source for Memory {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    async fn open(&self) -> Result<Opened, SourceError> {
+        let store = self.store();
+        Ok(Opened {
+            shards: store.leases.len() as u16,
+            incarnation: store.incarnation.to_string(),
+            remarks: Vec::new(),
+        })
+    }
+
+    async fn read(
+        &self,
+        sink: &str,
+        after: i64,
+        limit: u32,
+        bare_keys: &[Arc<str>],
+    ) -> Result<Vec<Row>, SourceError> {
+        let (now, store) = (self.now(), self.store());
+        let Some(first) = after.checked_add(1) else {
+            return Ok(Vec::new());
+        };
+        let rows = store.rows.range(first..).take(limit as usize);
+        let view = |row| match bare(row, bare_keys) {
+            true => store.view(row, sink, now, Want::Never),
+            false => store.view(row, sink, now, Want::IfUsed),
+        };
+        Ok(rows.map(|(_, row)| view(row)).collect())
+    }
+
+    async fn read_keys(
+        &self,
+        sink: &str,
+        keys: &[(Arc<str>, i64)],
+        per_key: u32,
+    ) -> Result<Vec<Row>, SourceError> {
+        let (now, store) = (self.now(), self.store());
+        let mut found = Vec::new();
+        for (key, from) in keys {
+            let rows = store.rows.range(from..).map(|(_, row)| row);
+            let mine = rows.filter(|row| row.ordering_key.as_ref() == Some(key));
+            let pending = mine.filter(|row| !store.done(row.seq, sink));
+            let run = pending.take(per_key as usize);
+            found.extend(run.map(|row| store.view(row, sink, now, Want::IfUsed)));
+        }
+        Ok(found)
+    }
+
+    async fn read_seqs(&self, sink: &str, seqs: &[i64]) -> Result<Vec<Row>, SourceError> {
+        let (now, store) = (self.now(), self.store());
+        let wanted: BTreeSet<i64> = seqs.iter().copied().collect();
+        let rows = wanted.iter().filter_map(|seq| store.rows.get(seq));
+        let pending = rows.filter(|row| !store.done(row.seq, sink));
+        Ok(pending
+            .map(|row| store.view(row, sink, now, Want::Always))
+            .collect())
+    }
+
+    async fn probe(
+        &self,
+        ranges: &[RangeInclusive<i64>],
+        limit: u32,
+    ) -> Result<Vec<(i64, Option<Arc<str>>)>, SourceError> {
+        let store = self.store();
+        let within = ranges.iter().filter(|range| !range.is_empty());
+        let seqs: BTreeSet<i64> = within
+            .flat_map(|range| store.rows.range(range.clone()).map(|(seq, _)| *seq))
+            .collect();
+        let found = seqs.into_iter().take(limit as usize);
+        Ok(found
+            .map(|seq| (seq, store.rows[&seq].ordering_key.clone()))
+            .collect())
+    }
+
+    async fn writers(&self) -> Result<Option<Writers>, SourceError> {
+        let store = self.store();
+        Ok(Some(Writers {
+            running: store.open.keys().map(|id| format!("tx:{id}")).collect(),
+            prepared: Vec::new(),
+        }))
+    }
+
+    async fn heads(
+        &self,
+        sink: &str,
+        mark: Option<&SweepMark>,
+        limit: u32,
+    ) -> Result<Sweep, SourceError> {
+        let store = self.store();
+        let mut heads: Vec<Head> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for row in store.rows.values() {
+            let fresh = row
+                .ordering_key
+                .as_ref()
+                .is_none_or(|key| !seen.contains(key));
+            if fresh && !store.done(row.seq, sink) {
+                seen.extend(row.ordering_key.clone());
+                heads.push(Head {
+                    seq: row.seq,
+                    ordering_key: row.ordering_key.clone(),
+                    kind: row.kind.clone(),
+                });
+            }
+        }
+        // Keys in their order, then keyless rows by seq: any place in that list is a mark.
+        let place = |key: &Option<Arc<str>>, seq: i64| match key {
+            Some(key) => (0, Some(key.clone()), 0),
+            None => (1, None, seq),
+        };
+        heads.sort_by_key(|head| place(&head.ordering_key, head.seq));
+        if let Some(mark) = mark {
+            let mark = place(&mark.key, mark.seq);
+            heads.retain(|head| place(&head.ordering_key, head.seq) > mark);
+        }
+        let more = heads.len() > limit as usize;
+        heads.truncate(limit as usize);
+        let last = heads.last().filter(|_| more);
+        let next = last.map(|head| SweepMark {
+            key: head.ordering_key.clone(),
+            seq: head.seq,
+        });
+        Ok(Sweep { heads, next })
+    }
+
+    async fn due_after(
+        &self,
+        sink: &str,
+        due: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<Due>, SourceError> {
+        let (now, store) = (self.now(), self.store());
+        let rows = store.rows.values();
+        let delayed = rows.filter(|row| {
+            let backs_off = store.delivery(row.seq, sink).is_some();
+            backs_off || row.available_at > row.body.occurred_at
+        });
+        let mut found: Vec<Due> = delayed
+            .filter(|row| !store.done(row.seq, sink) && store.due(row, sink) >= due)
+            .map(|row| Due {
+                seq: row.seq,
+                ordering_key: row.ordering_key.clone(),
+                due_in: until(store.due(row, sink), now),
+                due: store.due(row, sink),
+            })
+            .collect();
+        found.sort_by_key(|due| (due.due, due.seq));
+        found.truncate(limit as usize);
+        Ok(found)
+    }
+
+    async fn settle(&self, outcomes: &[Outcome], _durable: bool) -> Result<Vec<bool>, SourceError> {
+        let (now, mut store) = (self.now(), self.store());
+        let mut facts = Facts::default();
+        for (shard, held) in store.leases.iter().enumerate() {
+            if held.owner.is_some() {
+                facts.tokens.insert(shard as u16, held.token);
+            }
+        }
+        for outcome in outcomes {
+            if let Some(row) = store.rows.get(&outcome.seq) {
+                facts.rows.insert(row.seq, row.id);
+            }
+            let from = (outcome.seq, String::new());
+            let marks = store.deliveries.range(from..);
+            let marks = marks.take_while(|((seq, _), _)| *seq == outcome.seq);
+            let marks = marks.map(|((_, sink), delivery)| (sink.clone(), delivery.mark));
+            facts.marks.insert(outcome.seq, marks.collect());
+        }
+        let settlement = Settlement::decide(outcomes, facts);
+        for outcome in settlement.history {
+            if let Verdict::Published { receipt, .. } = &outcome.verdict {
+                let position = receipt.position.and_then(|at| i64::try_from(at).ok());
+                let receipt = (receipt.stream.clone(), position);
+                store.keep_history(outcome.seq, &outcome.sink, receipt, now);
+            }
+        }
+        for outcome in settlement.discards {
+            store.set_aside(outcome, now);
+        }
+        for (mark, outcome) in settlement.marks {
+            store.remember(mark, outcome, now);
+        }
+        for seq in settlement.deletions {
+            store.delete(seq);
+        }
+        Ok(settlement.flags)
+    }
+
+    async fn delete_done(&self, required: &[Arc<str>], limit: u32) -> Result<u64, SourceError> {
+        let (now, mut store) = (self.now(), self.store());
+        let Some(first) = required.first() else {
+            return Ok(0);
+        };
+        let finished = |seq: i64| {
+            let delivery = store.delivery(seq, first);
+            let route = delivery.map(|delivery| delivery.route.clone());
+            let mut sinks = required
+                .iter()
+                .chain(route.iter().flat_map(|route| route.iter()));
+            sinks.all(|sink| store.done(seq, sink))
+        };
+        let seqs: Vec<i64> = store
+            .rows
+            .keys()
+            .copied()
+            .filter(|seq| finished(*seq))
+            .collect();
+        let seqs: Vec<i64> = seqs.into_iter().take(limit as usize).collect();
+        for seq in &seqs {
+            let facts: Vec<_> = store
+                .deliveries
+                .iter()
+                .filter(|((at, _), delivery)| at == seq && delivery.mark == Mark::Published)
+                .map(|((_, sink), delivery)| (sink.clone(), delivery.kept.clone()))
+                .collect();
+            for (sink, kept) in facts {
+                let known = |h: &super::store::History| h.kept.seq == *seq && h.kept.sink == sink;
+                if let Some(kept) = kept
+                    && !store.published.iter().any(known)
+                {
+                    store.keep_history(*seq, &sink, kept, now);
+                }
+            }
+            store.delete(*seq);
+        }
+        Ok(seqs.len() as u64)
+    }
+
+    async fn commands(&self, after: Option<i64>) -> Result<Commands, SourceError> {
+        let store = self.store();
+        let mark = store.commands.len() as i64;
+        let after = usize::try_from(after.unwrap_or(mark)).unwrap_or(0);
+        let items = store.commands.iter().skip(after);
+        let items = items.map(|seqs| Command::Look { seqs: seqs.clone() });
+        Ok(Commands {
+            mark,
+            items: items.collect(),
+        })
+    }
+
+    async fn acquire(&self, instance: Uuid, ttl: Duration) -> Result<Vec<Lease>, SourceError> {
+        let (now, mut store) = (self.now(), self.store());
+        let mut leases = Vec::new();
+        for (shard, held) in store.leases.iter_mut().enumerate() {
+            let free = held.owner.is_none_or(|owner| owner == instance);
+            if free || held.expires_at <= now {
+                held.owner = Some(instance);
+                held.token += 1;
+                held.expires_at = later(now, ttl);
+                leases.push(Lease {
+                    shard: shard as u16,
+                    token: held.token,
+                });
+            }
+        }
+        Ok(leases)
+    }
+
+    async fn renew(&self, leases: &[Lease], ttl: Duration) -> Result<Renewed, SourceError> {
+        let (now, mut store) = (self.now(), self.store());
+        let mut held = Vec::new();
+        for lease in leases {
+            let slot = store.leases.get_mut(usize::from(lease.shard));
+            if let Some(slot) = slot.filter(|s| s.owner.is_some() && s.token == lease.token) {
+                slot.expires_at = later(now, ttl);
+                held.push(*lease);
+            }
+        }
+        Ok(Renewed {
+            held,
+            incarnation: store.incarnation.to_string(),
+            last_seq: store.last_seq,
+        })
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), SourceError> {
+        let (now, mut store) = (self.now(), self.store());
+        for lease in leases {
+            let slot = store.leases.get_mut(usize::from(lease.shard));
+            if let Some(slot) = slot.filter(|slot| slot.token == lease.token) {
+                slot.owner = None;
+                slot.expires_at = now;
+            }
+        }
+        Ok(())
+    }
+
+    async fn leases(&self) -> Result<Vec<LeaseView>, SourceError> {
+        let (now, store) = (self.now(), self.store());
+        let view = |(shard, held): (usize, &super::store::Held)| LeaseView {
+            shard: shard as u16,
+            owner: held.owner,
+            token: held.token,
+            expires_in_s: (held.expires_at.0 - now.0) as f64 / 1e6,
+        };
+        Ok(store.leases.iter().enumerate().map(view).collect())
+    }
+
+    async fn heartbeat(&self, beat: &Heartbeat) -> Result<(), SourceError> {
+        let now = self.now();
+        self.store()
+            .instances
+            .insert(beat.instance, (beat.clone(), now));
+        Ok(())
+    }
+
+    async fn goodbye(&self, instance: Uuid) -> Result<(), SourceError> {
+        self.store().instances.remove(&instance);
+        Ok(())
+    }
+
+    async fn backlog(&self) -> Result<Backlog, SourceError> {
+        let (now, store) = (self.now(), self.store());
+        let mut backing_off: HashMap<i64, Timestamp> = HashMap::new();
+        for ((seq, _), delivery) in &store.deliveries {
+            if let Some(next) = delivery.next_at {
+                let latest = backing_off.entry(*seq).or_insert(next);
+                *latest = next.max(*latest);
+            }
+        }
+        let due = store.rows.values().map(|row| {
+            let next = backing_off.get(&row.seq).copied();
+            next.map_or(row.available_at, |next| next.max(row.available_at))
+        });
+        let oldest = due.filter(|due| *due <= now).min();
+        Ok(Backlog {
+            events: store.rows.len() as u64,
+            bounded: false,
+            oldest_ready_age_s: oldest.map(|due| (now.0 - due.0) as f64 / 1e6),
+        })
+    }
+
+    async fn purge(&self, retention: &Retention, limit: u32) -> Result<u64, SourceError> {
+        let (now, mut store) = (self.now(), self.store());
+        let old = |at: Timestamp, keep: Duration| later(at, keep) <= now;
+        let rows = store.published.iter().take(limit as usize);
+        let published = rows
+            .take_while(|kept| old(kept.at, retention.published))
+            .count();
+        store.published.drain(..published);
+        let rows = store.discarded.iter().take(limit as usize);
+        let discarded = rows
+            .take_while(|dead| old(dead.at, retention.discarded))
+            .count();
+        store.discarded.drain(..discarded);
+        Ok((published + discarded) as u64)
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Listener>>, SourceError> {
+        let commits = self.0.commits.subscribe();
+        Ok(Some(Box::new(Commits { commits })))
+    }
+
+    async fn set_wake_mark(&self, _span: Duration) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn close(&self) {}
+}
+
+fn bare(row: &super::store::Stored, bare_keys: &[Arc<str>]) -> bool {
+    row.ordering_key
+        .as_ref()
+        .is_some_and(|key| bare_keys.contains(key))
+}

@@ -1,0 +1,277 @@
+//! The tables, and what reading them means.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::event::{Payload, Timestamp};
+use crate::source::admin::{Discarded, base64};
+use crate::source::settlement::{Mark, clean};
+use crate::source::{
+    Body, Heartbeat, INLINE_LIMIT, Outcome, PublishedKeep, Row, SourceError, SourceErrorKind,
+    Verdict,
+};
+use crate::testing::source::{Kept, NewRow};
+
+#[derive(Debug, Clone)]
+pub(super) struct Stored {
+    pub(super) seq: i64,
+    pub(super) id: Uuid,
+    pub(super) kind: String,
+    pub(super) ordering_key: Option<Arc<str>>,
+    pub(super) available_at: Timestamp,
+    pub(super) body: Body,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Delivery {
+    pub(super) mark: Mark,
+    pub(super) attempts: u32,
+    pub(super) next_at: Option<Timestamp>,
+    pub(super) route: Arc<[Arc<str>]>,
+    /// The receipt, which the history must hold before the row goes.
+    pub(super) kept: Option<(Option<String>, Option<i64>)>,
+}
+
+#[derive(Debug)]
+pub(super) struct History {
+    pub(super) at: Timestamp,
+    pub(super) kept: Kept,
+}
+
+#[derive(Debug)]
+pub(super) struct Dead {
+    pub(super) at: Timestamp,
+    pub(super) shown: Discarded,
+    pub(super) row: Stored,
+    pub(super) route: Arc<[Arc<str>]>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) owner: Option<Uuid>,
+    pub(super) token: i64,
+    pub(super) expires_at: Timestamp,
+}
+
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) keep: PublishedKeep,
+    pub(super) incarnation: u64,
+    pub(super) last_seq: i64,
+    pub(super) last_tx: u64,
+    pub(super) rows: BTreeMap<i64, Stored>,
+    pub(super) open: BTreeMap<u64, Vec<Stored>>,
+    pub(super) deliveries: BTreeMap<(i64, String), Delivery>,
+    pub(super) published: Vec<History>,
+    pub(super) discarded: Vec<Dead>,
+    pub(super) leases: Vec<Held>,
+    pub(super) instances: HashMap<Uuid, (Heartbeat, Timestamp)>,
+    pub(super) commands: Vec<Vec<i64>>,
+}
+
+impl Store {
+    pub(super) fn new(shards: u16) -> Self {
+        let free = Held {
+            owner: None,
+            token: 0,
+            expires_at: Timestamp(0),
+        };
+        Self {
+            keep: PublishedKeep::Full,
+            incarnation: 1,
+            last_seq: 0,
+            last_tx: 0,
+            rows: BTreeMap::new(),
+            open: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            published: Vec::new(),
+            discarded: Vec::new(),
+            leases: vec![free; usize::from(shards)],
+            instances: HashMap::new(),
+            commands: Vec::new(),
+        }
+    }
+
+    /// A row with a seq of its own, or the words of a broken constraint.
+    pub(super) fn stored(&mut self, row: &NewRow, now: Timestamp) -> Result<Stored, SourceError> {
+        let refuse = |words: &str| SourceError::new(SourceErrorKind::Refused, words);
+        let bytes = row.ordering_key.as_deref().map(str::len);
+        if bytes.is_some_and(|bytes| bytes == 0 || bytes > 512) {
+            return Err(refuse("an ordering key has 1 to 512 bytes"));
+        }
+        let id = row.id.unwrap_or_else(Uuid::now_v7);
+        let mut others = self.rows.values().chain(self.open.values().flatten());
+        if others.any(|other| other.id == id) {
+            return Err(refuse("the id is already in the outbox"));
+        }
+        self.last_seq += 1;
+        Ok(Stored {
+            seq: self.last_seq,
+            id,
+            kind: row.kind.clone(),
+            ordering_key: row.ordering_key.as_deref().map(Arc::from),
+            available_at: later(now, row.delay),
+            body: Body {
+                payload: row.payload.clone(),
+                content_type: row.content_type.clone(),
+                headers: row.headers.clone().unwrap_or_else(|| "{}".to_owned()),
+                occurred_at: now,
+            },
+        })
+    }
+
+    pub(super) fn delivery(&self, seq: i64, sink: &str) -> Option<&Delivery> {
+        self.deliveries.get(&(seq, sink.to_owned()))
+    }
+
+    pub(super) fn done(&self, seq: i64, sink: &str) -> bool {
+        self.delivery(seq, sink)
+            .is_some_and(|delivery| delivery.mark.done())
+    }
+
+    /// When the row falls due for this sink.
+    pub(super) fn due(&self, row: &Stored, sink: &str) -> Timestamp {
+        let next = self
+            .delivery(row.seq, sink)
+            .and_then(|delivery| delivery.next_at);
+        next.map_or(row.available_at, |next| next.max(row.available_at))
+    }
+
+    /// The row as the feed sees it, with its body if `wanted` and it would be used.
+    pub(super) fn view(&self, row: &Stored, sink: &str, now: Timestamp, body: Want) -> Row {
+        let delivery = self.delivery(row.seq, sink);
+        let due_in = until(self.due(row, sink), now);
+        let done = self.done(row.seq, sink);
+        let size = row.body.payload.as_bytes().len();
+        let wanted = match body {
+            Want::Always => true,
+            Want::Never => false,
+            Want::IfUsed => !done && due_in.is_zero() && size <= INLINE_LIMIT,
+        };
+        Row {
+            seq: row.seq,
+            id: row.id,
+            kind: row.kind.clone(),
+            ordering_key: row.ordering_key.clone(),
+            due_in,
+            attempts: delivery.map_or(0, |delivery| delivery.attempts),
+            done,
+            size,
+            body: wanted.then(|| row.body.clone()),
+        }
+    }
+
+    pub(super) fn remember(&mut self, mark: Mark, outcome: &Outcome, now: Timestamp) {
+        let (attempts, next_at, kept) = match &outcome.verdict {
+            Verdict::Published { attempts, receipt } => {
+                let position = receipt.position.and_then(|at| i64::try_from(at).ok());
+                (*attempts, None, Some((receipt.stream.clone(), position)))
+            }
+            Verdict::Retried {
+                attempts, retry_in, ..
+            } => (*attempts, Some(later(now, *retry_in)), None),
+            Verdict::Discarded { attempts, .. } => (*attempts, None, None),
+        };
+        let delivery = Delivery {
+            mark,
+            attempts,
+            next_at,
+            route: outcome.route.clone(),
+            kept,
+        };
+        let at = (outcome.seq, outcome.sink.to_string());
+        self.deliveries.insert(at, delivery);
+    }
+
+    pub(super) fn keep_history(
+        &mut self,
+        seq: i64,
+        sink: &str,
+        receipt: (Option<String>, Option<i64>),
+        at: Timestamp,
+    ) {
+        let Some(row) = self
+            .rows
+            .get(&seq)
+            .filter(|_| self.keep != PublishedKeep::None)
+        else {
+            return;
+        };
+        let full = self.keep == PublishedKeep::Full;
+        let kept = Kept {
+            seq,
+            id: row.id,
+            sink: sink.to_owned(),
+            stream: receipt.0,
+            position: receipt.1,
+            payload: full.then(|| row.body.payload.as_bytes().to_vec()),
+        };
+        self.published.push(History { at, kept });
+    }
+
+    pub(super) fn set_aside(&mut self, outcome: &Outcome, at: Timestamp) {
+        let Verdict::Discarded {
+            reason,
+            code,
+            attempts,
+            error,
+        } = &outcome.verdict
+        else {
+            return;
+        };
+        let Some(row) = self.rows.get(&outcome.seq).cloned() else {
+            return;
+        };
+        let payload = match &row.body.payload {
+            Payload::Json(text) => String::from_utf8_lossy(text).into_owned(),
+            Payload::Bytes(bytes) => base64(bytes),
+        };
+        let shown = Discarded {
+            seq: row.seq,
+            id: row.id,
+            sink: outcome.sink.to_string(),
+            kind: row.kind.clone(),
+            ordering_key: row.ordering_key.as_deref().map(str::to_owned),
+            reason: reason.as_str().to_owned(),
+            code: code.map(str::to_owned),
+            last_error: clean(error),
+            attempts: i64::from(*attempts),
+            discarded_at: at.to_string(),
+            size: row.body.payload.as_bytes().len() as u64,
+            payload: Some(payload),
+            headers: row.body.headers.clone(),
+        };
+        let route = outcome.route.clone();
+        self.discarded.push(Dead {
+            at,
+            shown,
+            row,
+            route,
+        });
+    }
+
+    pub(super) fn delete(&mut self, seq: i64) {
+        self.rows.remove(&seq);
+        self.deliveries.retain(|(at, _), _| *at != seq);
+    }
+}
+
+/// Which rows come with their body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    Always,
+    Never,
+    IfUsed,
+}
+
+pub(super) fn later(at: Timestamp, span: Duration) -> Timestamp {
+    let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+    Timestamp(at.0.saturating_add(micros))
+}
+
+pub(super) fn until(at: Timestamp, now: Timestamp) -> Duration {
+    Duration::from_micros(at.0.saturating_sub(now.0).max(0) as u64)
+}
