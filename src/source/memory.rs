@@ -50,14 +50,13 @@ impl Memory {
     /// Inserts rows in one transaction.
     ///
     /// # Errors
-    /// What a database would refuse: an empty or overlong key, a known id.
+    /// What a database would refuse: an empty or overlong key, a known id, a JSON body that is none.
     pub fn insert(&self, rows: &[NewRow]) -> Result<Vec<Inserted>, SourceError> {
         let mut open = self.begin();
-        let inserted = rows.iter().map(|row| open.insert(row)).collect();
-        if inserted_all(&inserted) {
-            open.commit();
-        }
-        inserted
+        let inserted: Result<_, _> = rows.iter().map(|row| open.insert(row)).collect();
+        let inserted = inserted?;
+        open.commit();
+        Ok(inserted)
     }
 
     /// Opens a transaction. Dropping it rolls back.
@@ -106,10 +105,6 @@ impl Memory {
     }
 }
 
-fn inserted_all<T>(result: &Result<Vec<T>, SourceError>) -> bool {
-    result.is_ok()
-}
-
 /// A writer's transaction: its rows have their seqs at once and are seen from the commit on.
 #[derive(Debug)]
 pub struct Tx {
@@ -121,7 +116,7 @@ impl Tx {
     /// Inserts a row.
     ///
     /// # Errors
-    /// What a database would refuse: an empty or overlong key, a known id.
+    /// What a database would refuse: an empty or overlong key, a known id, a JSON body that is none.
     pub fn insert(&mut self, row: &NewRow) -> Result<Inserted, SourceError> {
         let now = self.memory.now();
         let mut store = self.memory.store();

@@ -10,9 +10,16 @@ use outboxd::testing::source::{
     Bench, Inserted, Kept, NewRow, OpenTransaction, Outbox, SHARDS, conformance,
 };
 
+pub mod sqlite;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_conforms() {
     conformance(&MemoryBench).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_conforms() {
+    conformance(&sqlite::SqliteBench).await;
 }
 
 struct MemoryBench;

@@ -95,12 +95,17 @@ impl Store {
         }
     }
 
-    /// A row with a seq of its own, or the words of a broken constraint.
+    /// A row with a seq of its own, or the words of a broken constraint: as strict as a database.
     pub(super) fn stored(&mut self, row: &NewRow, now: Timestamp) -> Result<Stored, SourceError> {
         let refuse = |words: &str| SourceError::new(SourceErrorKind::Refused, words);
         let bytes = row.ordering_key.as_deref().map(str::len);
         if bytes.is_some_and(|bytes| bytes == 0 || bytes > 512) {
             return Err(refuse("an ordering key has 1 to 512 bytes"));
+        }
+        if let Payload::Json(text) = &row.payload
+            && serde_json::from_slice::<&serde_json::value::RawValue>(text).is_err()
+        {
+            return Err(refuse("the payload is no JSON"));
         }
         let id = row.id.unwrap_or_else(Uuid::now_v7);
         let mut others = self.rows.values().chain(self.open.values().flatten());

@@ -40,7 +40,9 @@ async fn an_insert_wakes_the_listener(outbox: &dyn Outbox) {
         let row = row(&*outbox.source(), SINK, at[0].seq).await;
         assert!(row.is_some(), "what woke it can be read");
     }
-    outbox.insert(&[NewRow::json("a", "before the wait")]).await;
+    outbox
+        .insert(&[NewRow::json("a", "\"before the wait\"")])
+        .await;
     woken(&mut *listener).await;
     listener.probe().await.expect("it still answers");
 }
@@ -63,7 +65,7 @@ async fn a_wait_may_be_abandoned(outbox: &dyn Outbox) {
             let short = Duration::from_micros(micros);
             if tokio::time::timeout(short, listener.wait()).await.is_ok() {
                 // The one insert may have been told; nothing more has to come.
-                outbox.insert(&[NewRow::json("a", "again")]).await;
+                outbox.insert(&[NewRow::json("a", "\"again\"")]).await;
             }
         }
         woken(&mut *listener).await;

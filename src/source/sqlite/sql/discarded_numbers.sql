@@ -1,0 +1,11 @@
+-- Which discarded events match every condition given. Walks the table.
+-- ?1 ids (JSON array), ?2 sink, ?3 kind, ?4 prefix of the kind, ?5 key, ?6 reason
+SELECT number, seq, sink
+FROM outbox_discarded
+WHERE (?1 IS NULL OR id IN (SELECT value FROM json_each(?1)))
+    AND (?2 IS NULL OR sink = ?2)
+    AND (?3 IS NULL OR kind = ?3)
+    AND (?4 IS NULL OR substr(kind, 1, length(?4)) = ?4)
+    AND (?5 IS NULL OR ordering_key = ?5)
+    AND (?6 IS NULL OR reason = ?6)
+ORDER BY number;
