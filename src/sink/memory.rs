@@ -173,7 +173,8 @@ impl Memory {
     }
 
     /// Adds a script. For each hand-over the scripts are asked in the order in which they were added; the first
-    /// that gives an answer decides, and without one the event is taken.
+    /// that gives an answer decides, and without one the event is taken. A script must not use this handle:
+    /// it runs while the sink is locked.
     pub fn on(&self, script: impl FnMut(&Delivery) -> Option<Answer> + Send + 'static) {
         self.state().scripts.push(Box::new(script));
     }

@@ -42,9 +42,9 @@ impl Appender {
             if created {
                 sync_directory(path)?;
             }
-            appender.file.lock()?;
+            lock(&appender.file)?;
             let mended = appender.mend();
-            appender.file.unlock()?;
+            let _ = appender.file.unlock();
             mended?;
         }
         Ok(appender)
@@ -77,7 +77,7 @@ impl Appender {
     /// Follows the path to a new file after a rotation. Leaves the file locked.
     fn lock_what_the_path_names(&mut self) -> io::Result<()> {
         loop {
-            self.file.lock()?;
+            lock(&self.file)?;
             let open = self.file.metadata()?;
             match fs::metadata(&self.path) {
                 Ok(named) if same_file(&open, &named) => return Ok(()),
@@ -134,6 +134,14 @@ impl Destination for Appender {
                 .map(|()| None)
                 .map_err(|error| failure(&self.path, &error, true))
         }
+    }
+}
+
+/// File systems without locks are used without: one process alone needs none.
+fn lock(file: &File) -> io::Result<()> {
+    match file.lock() {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+        other => other,
     }
 }
 

@@ -69,7 +69,10 @@ async fn a_private_authority_is_trusted_when_it_is_given() {
     assert!(unknown.contains("certificate"), "{unknown}");
     let plain = error(sink(&server, |_| ())).await;
     assert!(plain.contains("set tls = true"), "{plain}");
-    let missing = error(sink(&server, |options| options.ca_file = Some("/none".into()))).await;
+    let missing = error(sink(&server, |options| {
+        options.ca_file = Some("/none".into())
+    }))
+    .await;
     assert!(missing.contains("/none"), "{missing}");
 }
 
