@@ -361,6 +361,12 @@ impl Shared {
             ))),
             Err(_) => Err(PublishError::unknown(format!("no answer within {limit:?}"))),
         };
+        if unanswered(&result) && session.lost().now_or_never().is_some() {
+            // The connection ended under it: that says nothing about this event.
+            let reason = "the connection ended with hand-overs under way".to_owned();
+            let _ = self.myself.cast(Message::Lost(generation, reason));
+            return;
+        }
         self.take_sign(generation, hand_over.key, &result);
         if result.is_err() && hand_over.ownership.time_left().is_zero() {
             // Whatever the client still has buffered must not leave under a lease that may be another's.
@@ -448,6 +454,10 @@ impl Shared {
             .fetch_add(1, std::sync::atomic::Ordering::AcqRel)
             + 1
     }
+}
+
+fn unanswered(result: &Result<crate::sink::Receipt, PublishError>) -> bool {
+    matches!(result, Err(error) if error.kind == PublishErrorKind::Unknown)
 }
 
 fn sign_of(kind: &PublishErrorKind) -> Sign {
