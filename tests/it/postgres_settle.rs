@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use outboxd::lease::Lease;
 use outboxd::source::{Outcome, PublishedKeep, Source, SourceErrorKind, Verdict};
 
 use crate::postgres_fixture::*;
+use crate::support::eventually;
 
 const PENDING: &str = "select count(*) from outbox.event";
 const MARKS: &str = "select count(*) from outbox.delivery";
@@ -427,26 +427,42 @@ async fn settlements_in_any_order_do_not_deadlock() {
 async fn an_acquisition_waits_for_a_discard_and_a_renewal_does_not() {
     let (database, source) = outbox().await;
     let leases = acquire(&source).await;
-    // What a discarding settlement holds in its transaction.
-    let mut settling = database.connect().await;
-    sqlx::raw_sql("begin; select from outbox.lease where shard = 3 for key share")
-        .execute(&mut settling)
+    insert(&database, 1, 1).await;
+    let rows = read(&source).await;
+    let batch = [outcome(&leases, &rows[0], &["events"], discarded())];
+    // Holds the settlement up when it has its locks and is about to write.
+    let mut blocker = database.connect().await;
+    sqlx::raw_sql("begin; lock table outbox.discarded in access exclusive mode")
+        .execute(&mut blocker)
         .await
         .unwrap();
-    let renewed = source.renew(&leases, TTL).await.unwrap();
-    assert_eq!(renewed.held.len(), 16);
     let rival = another(&database, |o| {
-        o.statement_timeout = Duration::from_millis(300)
+        o.statement_timeout = Duration::from_millis(300);
     });
-    database
-        .execute("update outbox.lease set expires_at = now() - interval '1 s'")
+    let meanwhile = async {
+        eventually(
+            Duration::from_secs(10),
+            "the settlement to wait",
+            || async {
+                let waits = "select count(*) from pg_locks where not granted
+                         and relation = 'outbox.discarded'::regclass";
+                match number(&database, waits).await {
+                    1 => Ok(()),
+                    n => Err(format!("{n} wait")),
+                }
+            },
+        )
         .await;
-    let error = refusal(rival.acquire(uuid::Uuid::new_v4(), TTL).await);
-    assert_eq!(error.kind, SourceErrorKind::Unavailable, "{error}");
-    sqlx::raw_sql("commit")
-        .execute(&mut settling)
-        .await
-        .unwrap();
-    let taken: Vec<Lease> = rival.acquire(uuid::Uuid::new_v4(), TTL).await.unwrap();
+        assert_eq!(source.renew(&leases, TTL).await.unwrap().held.len(), 16);
+        database
+            .execute("update outbox.lease set expires_at = now() - interval '1 s'")
+            .await;
+        let error = refusal(rival.acquire(uuid::Uuid::new_v4(), TTL).await);
+        assert_eq!(error.kind, SourceErrorKind::Unavailable, "{error}");
+        sqlx::raw_sql("commit").execute(&mut blocker).await.unwrap();
+    };
+    let (settled, ()) = tokio::join!(source.settle(&batch, true), meanwhile);
+    assert_eq!(settled.unwrap(), [true]);
+    let taken = rival.acquire(uuid::Uuid::new_v4(), TTL).await.unwrap();
     assert_eq!(taken.len(), 16);
 }

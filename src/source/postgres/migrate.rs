@@ -148,24 +148,24 @@ impl Postgres {
     /// The statements that lead from `version` to the next, bookkeeping included.
     fn migration_sql(&self, standing: Standing, version: i64) -> String {
         let next = migration(version);
-        let mut sql = String::new();
+        let number = (version + 1).to_string();
+        let shards = self.options.shards.to_string();
+        let values = [
+            ("{shards}", &*shards),
+            ("{algorithm}", SHARD_ALGORITHM),
+            ("{number}", &*number),
+            ("{name}", next.name),
+        ];
+        let mut parts = Vec::new();
         if !standing.schema {
-            sql.push_str(&self.schema.fill("create schema {schema};\n", &[]));
+            parts.push(include_str!("sql/migration_schema.sql"));
         }
         if version == 0 {
-            sql.push_str(&self.schema.fill(BOOKKEEPING, &[]));
+            parts.push(include_str!("sql/migration_table.sql"));
         }
-        let shards = self.options.shards.to_string();
-        sql.push_str(&self.schema.fill(
-            next.template,
-            &[("{shards}", &shards), ("{algorithm}", SHARD_ALGORITHM)],
-        ));
-        let number = (version + 1).to_string();
-        sql.push_str(&self.schema.fill(
-            "\ninsert into {schema}.migration (version, name) values ({number}, '{name}');\n",
-            &[("{number}", &number), ("{name}", next.name)],
-        ));
-        sql
+        parts.push(next.template);
+        parts.push(include_str!("sql/migration_record.sql"));
+        self.schema.fill(&parts.join("\n"), &values)
     }
 
     async fn standing(&self, connection: &mut PgConnection) -> Result<Standing, SourceError> {
@@ -247,10 +247,6 @@ impl Postgres {
         )
     }
 }
-
-/// The table that remembers what was applied.
-const BOOKKEEPING: &str = "create table {schema}.migration (\n  version bigint primary key,\n  \
-     name text not null,\n  applied_at timestamptz not null default now()\n);\n\n";
 
 fn migration(version: i64) -> &'static Migration {
     &MIGRATIONS[version as usize]
