@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::active::Active;
-use self::feed::{CatchUpPlan, Origin, Park, ReadPlan};
+use self::feed::action::{CatchUpPlan, Origin, Park, ReadPlan};
 use self::opening::Start;
 use super::database;
 use super::handle::{Handle, Task};

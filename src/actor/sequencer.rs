@@ -20,7 +20,7 @@ use tracing::{debug, error, warn};
 use self::decide::{Context, Decision, Reply, decide};
 use self::run::{Order, Run};
 use super::claimer;
-use super::claimer::feed::{Park, Work};
+use super::claimer::feed::action::{Park, Work};
 use super::claimer::keys::OrderKey;
 use super::handle::{Handle, Task};
 use super::publisher::{self, Answer, HandOver, Publisher};

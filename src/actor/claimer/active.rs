@@ -8,7 +8,8 @@ use ractor::ActorRef;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use super::feed::{Action, BATCH, Feed, Limits, Origin, Park};
+use super::feed::action::{Action, Origin, Park};
+use super::feed::{BATCH, Feed, Limits};
 use super::hands::Hands;
 use super::opening::Start;
 use super::pulse::{Mark, Pulse};
@@ -66,6 +67,8 @@ pub struct Active {
     housekeeping_at: u64,
     tick_at: Option<u64>,
     incarnation: String,
+    /// The highest seq that the database was seen to have handed out.
+    last_seq: i64,
 }
 
 /// One feed with what it has under way.
@@ -178,6 +181,7 @@ impl Active {
             housekeeping_at: 0,
             tick_at: None,
             incarnation: start.renewed.incarnation.clone(),
+            last_seq: start.renewed.last_seq,
         }
     }
 
@@ -196,19 +200,14 @@ impl Active {
     }
 
     /// Does a renewal end this ownership? Says why.
-    pub fn disowned_by(&self, renewed: &Renewed) -> Option<String> {
-        let cursor = self
-            .slots
-            .iter()
-            .map(|slot| slot.feed.cursor().at())
-            .max()
-            .unwrap_or(i64::MIN);
+    pub fn disowned_by(&mut self, renewed: &Renewed) -> Option<String> {
+        let last_seq = std::mem::replace(&mut self.last_seq, renewed.last_seq);
         if renewed.held.len() < self.ownership.leases().len() {
             Some("a lease was lost to another instance".into())
         } else if renewed.incarnation != self.incarnation {
             Some("the database was restored or failed over".into())
-        } else if renewed.last_seq < cursor {
-            Some("the sequence stands below what was read: a restore or a failover".into())
+        } else if renewed.last_seq < last_seq {
+            Some("the sequence went back: a restore or a failover".into())
         } else {
             None
         }
@@ -226,8 +225,8 @@ impl Active {
         for index in 0..self.slots.len() {
             self.slots[index].feed.on_time(now);
             if !resting {
-                self.read(index);
                 self.catch_up(index);
+                self.read(index);
                 self.fetch(index);
                 self.refill(index);
             }

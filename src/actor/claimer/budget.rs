@@ -1,5 +1,8 @@
 //! How much a feed may hold in memory: events and bytes, from reading to settlement.
 
+/// A read that brings less than this part of what an empty budget would allow is not worth its statement.
+const WORTH: usize = 8;
+
 /// The bound of one feed. What is taken comes back when the outcome is committed.
 #[derive(Debug, Clone)]
 pub struct Budget {
@@ -7,6 +10,8 @@ pub struct Budget {
     max_bytes: usize,
     events: usize,
     bytes: usize,
+    /// Events that reads under way may bring.
+    reserved: usize,
     /// Average weight of what was taken lately, so that a read does not ask for more than fits.
     typical: usize,
 }
@@ -19,24 +24,43 @@ impl Budget {
             max_bytes: max_bytes.max(1),
             events: 0,
             bytes: 0,
+            reserved: 0,
             typical: 1024,
         }
     }
 
-    /// How many events a read may ask for now: bounded by `batch`, the free events, and the bytes that events
-    /// of the usual size would need. Zero: do not read.
+    /// How many events a read may ask for now: bounded by `batch`, the free events, and the bytes that
+    /// events of the usual size would need. Zero: do not read; also when it would be so few that waiting for
+    /// more room is cheaper.
     pub fn allowance(&self, batch: usize) -> usize {
-        let free_bytes = self.max_bytes.saturating_sub(self.bytes);
-        if free_bytes == 0 {
-            return 0;
+        let taken = self.events + self.reserved;
+        let free_bytes = self
+            .max_bytes
+            .saturating_sub(self.bytes + self.reserved * self.typical);
+        let free = self.fits(self.max_events.saturating_sub(taken), free_bytes, batch);
+        let whole = self.fits(self.max_events, self.max_bytes, batch);
+        if free * WORTH >= whole || (taken == 0 && free > 0) {
+            free
+        } else {
+            0
         }
-        let by_bytes = (free_bytes / self.typical).max(1);
-        self.free_events().min(batch).min(by_bytes)
     }
 
-    /// Events that still fit.
-    pub fn free_events(&self) -> usize {
-        self.max_events.saturating_sub(self.events)
+    fn fits(&self, events: usize, bytes: usize, batch: usize) -> usize {
+        if bytes == 0 {
+            return 0;
+        }
+        events.min(batch).min((bytes / self.typical).max(1))
+    }
+
+    /// Keeps room for what a read may bring.
+    pub fn reserve(&mut self, events: usize) {
+        self.reserved += events;
+    }
+
+    /// The read has returned.
+    pub fn release(&mut self, events: usize) {
+        self.reserved = self.reserved.saturating_sub(events);
     }
 
     /// Is there room for one more event? The last one may go over the bytes, so that an event larger than the
@@ -58,11 +82,6 @@ impl Budget {
         self.bytes = self.bytes.saturating_sub(weight);
     }
 
-    /// Events held.
-    pub fn held(&self) -> usize {
-        self.events
-    }
-
     /// The share that one key may hold: a sixteenth, at least one.
     pub fn key_share(&self) -> usize {
         (self.max_events / 16).max(1)
@@ -82,6 +101,18 @@ mod tests {
         assert_eq!(budget.allowance(500), 0);
         budget.give(100);
         assert_eq!(budget.allowance(500), 1);
+    }
+
+    #[test]
+    fn reads_under_way_keep_their_room_and_tiny_reads_wait() {
+        let mut budget = Budget::new(1_000, 1 << 30);
+        assert_eq!(budget.allowance(500), 500);
+        budget.reserve(500);
+        assert_eq!(budget.allowance(500), 500);
+        budget.reserve(480);
+        assert_eq!(budget.allowance(500), 0, "twenty are not worth a statement");
+        budget.release(480);
+        assert_eq!(budget.allowance(500), 500);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ractor::{Actor, ActorCell, ActorId, ActorRef};
 use tracing::error;
 
-use super::feed::{Action, Origin, Work};
+use super::feed::action::{Action, Origin, Work};
 use super::{Message, Phase, State, Tag};
 use crate::actor::restart::Role;
 use crate::actor::sequencer::{self, SequencerActor};

@@ -201,10 +201,11 @@ impl State {
         _sent: Deadline,
         result: Result<Renewed, SourceError>,
     ) {
+        let now = self.now();
         if epoch != self.epoch {
             return;
         }
-        let Phase::Active(active) = &self.phase else {
+        let Phase::Active(active) = &mut self.phase else {
             return;
         };
         let reason = match &result {
@@ -212,7 +213,12 @@ impl State {
             Err(_) if active.ownership().time_left().is_zero() => {
                 Some("leases could not be renewed in time".to_owned())
             }
-            Err(_) => None,
+            Err(error) => {
+                // Idle or not: an outage shows, and the next poll tells when it is over.
+                active.trouble(error, now);
+                active.wake();
+                None
+            }
         };
         if let Some(reason) = reason {
             self.reset(&reason);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::active::Active;
-use super::feed::{CatchUpPlan, Origin, ReadPlan};
+use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
 use super::keys::OrderKey;
 use super::{Look, Message};
 use crate::event::Timestamp;
@@ -63,7 +63,7 @@ impl Active {
                 let count = rows.len();
                 slot.dry = count < plan.limit;
                 slot.want_read |= !slot.dry;
-                let actions = slot.feed.on_read(rows, now);
+                let actions = slot.feed.on_read(plan, rows, now);
                 slot.feed.recent_mut().read_ended(read);
                 self.actions
                     .extend(actions.into_iter().map(|action| (index, action)));
@@ -75,6 +75,7 @@ impl Active {
                 self.fine();
             }
             Err(error) => {
+                slot.feed.read_failed(plan);
                 slot.feed.recent_mut().read_ended(read);
                 slot.want_read = true;
                 self.trouble(&error, now);

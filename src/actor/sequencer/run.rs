@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::actor::claimer::feed::Work;
+use crate::actor::claimer::feed::action::Work;
 
 /// How many events may be out at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
