@@ -222,7 +222,9 @@ fn open(name: &str, options: SourceOptions) -> Result<Outbox, ConfigError> {
             .map(both_sides)
             .map_err(refused),
         #[cfg(feature = "sqlite")]
-        SourceOptions::Sqlite(options) => Ok(both_sides(source::sqlite::Sqlite::new(options))),
+        SourceOptions::Sqlite(options) => source::sqlite::Sqlite::new(options)
+            .map(both_sides)
+            .map_err(refused),
     }
 }
 
