@@ -276,11 +276,11 @@ impl State {
         if tokio::time::timeout(GOODBYE, last_words).await.is_err() {
             warn!(database = %name, "the database did not take the goodbye in time");
         }
+        // The supervisor ends this actor: ending by itself, it would overtake its own report.
         let _ = parent.cast(supervisor::Message::DatabaseDrained(
             Arc::clone(name),
             report,
         ));
-        self.myself.stop(Some("drained".into()));
     }
 
     fn settler_arguments(&self) -> settler::Arguments {

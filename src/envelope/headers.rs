@@ -12,6 +12,7 @@
 //!
 //! In `Outbox-Key` every byte outside `A-Z a-z 0-9 - _ . ~` is written as `%XX`.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
@@ -29,7 +30,7 @@ const RESERVED: [&str; 2] = ["outbox-", "nats-"];
 const CONTENT_TYPE: &str = "Content-Type";
 
 /// A header: name and value.
-pub type Header = (String, String);
+pub type Header = (Cow<'static, str>, String);
 
 /// The headers of a row, in the order in which they are stored.
 ///
@@ -66,11 +67,11 @@ pub fn all(delivery: &Delivery, row: Vec<Header>) -> Result<Vec<Header>, Publish
     let event = &*delivery.event;
     let mut headers = row;
     if let Some(content_type) = check_content_type(event, &headers)? {
-        headers.push((CONTENT_TYPE.to_owned(), content_type.to_owned()));
+        headers.push((Cow::Borrowed(CONTENT_TYPE), content_type.to_owned()));
     }
     check_value(&event.kind)
         .map_err(|why| invalid_subject(format!("kind {} {why}", shown(&event.kind))))?;
-    let mut add = |name: &str, value: String| headers.push((name.to_owned(), value));
+    let mut add = |name: &'static str, value: String| headers.push((Cow::Borrowed(name), value));
     add("Outbox-Kind", event.kind.clone());
     if let Some(key) = &event.ordering_key {
         add("Outbox-Key", percent_encoded(key, is_unreserved));
@@ -160,8 +161,8 @@ impl<'de> Deserialize<'de> for Strings {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strings, A::Error> {
                 let mut headers = Vec::new();
-                while let Some(header) = map.next_entry()? {
-                    headers.push(header);
+                while let Some((name, value)) = map.next_entry::<String, String>()? {
+                    headers.push((Cow::Owned(name), value));
                 }
                 Ok(Strings(headers))
             }

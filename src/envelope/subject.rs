@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn subject(template: &str, kind: &str, key: Option<&str>) -> Result<String, PublishError> {
-        let headers = [("tenant".to_owned(), "a.b".to_owned())];
+        let headers = [("tenant".into(), "a.b".to_owned())];
         Template::parse(template)
             .unwrap()
             .subject(&delivery(kind, key), &headers)

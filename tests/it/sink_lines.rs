@@ -343,3 +343,58 @@ async fn a_slow_reader_of_stdout_is_waited_for_and_not_lost() {
     .await;
     assert!(read.lock().unwrap().is_sorted());
 }
+
+/// Runs the ignored test below in a process whose files may have 16 KiB at most: a disk that is full in the
+/// middle of a group.
+#[tokio::test]
+async fn a_full_disk_tears_no_line_and_takes_no_blame() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.jsonl");
+    let limited = r#"trap "" XFSZ; ulimit -f 32; exec "$0" "$@""#;
+    let output = std::process::Command::new("sh")
+        .args(["-c", limited])
+        .arg(std::env::current_exe().unwrap())
+        .args(["sink_lines::on_a_full_disk", "--exact", "--ignored"])
+        .env("OUTBOXD_TEST_FILE", &path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+    let before = lines(&path).len();
+    let session = open(&path).await;
+    session.publish(&delivery(999), SOON).await.unwrap();
+    assert_eq!(lines(&path).len(), before + 1);
+}
+
+#[tokio::test]
+#[ignore = "run by the test above, in a process with a file size limit"]
+async fn on_a_full_disk() {
+    // Alone it has nothing to show.
+    let Some(path) = std::env::var_os("OUTBOXD_TEST_FILE").map(PathBuf::from) else {
+        return;
+    };
+    let lost = PublishErrorKind::Unavailable {
+        connection_lost: true,
+    };
+    let mut acknowledged = Vec::new();
+    for round in 0..20 {
+        let session = open(&path).await;
+        let events: Vec<_> = (round * 10..round * 10 + 10).map(delivery).collect();
+        let publishes = events.iter().map(|d| session.publish(d, SOON));
+        let results = futures_util::future::join_all(publishes).await;
+        for (result, delivery) in results.into_iter().zip(&events) {
+            match result {
+                Ok(_) => acknowledged.push(delivery.event.seq),
+                Err(error) => assert_eq!(error.kind, lost, "{error}"),
+            }
+        }
+        session.close().await;
+    }
+    assert!(!acknowledged.is_empty() && acknowledged.len() < 200);
+    // What was not acknowledged is not there, not even in part.
+    let stored: Vec<i64> = lines(&path).iter().map(|arrived| arrived.seq).collect();
+    assert_eq!(stored, acknowledged);
+}

@@ -6,3 +6,4 @@ mod limits;
 mod loss;
 mod opening;
 mod throughput;
+mod tls;

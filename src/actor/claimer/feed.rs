@@ -915,6 +915,24 @@ impl Feed {
         }
     }
 
+    /// A sequencer died without a word: nothing of its key may pass what it had, until that is read again.
+    pub fn on_sequencer_lost(&mut self, key: &Arc<str>, now: u64) {
+        let lowest = self
+            .outstanding
+            .iter()
+            .filter(|(_, (owner, _))| owner.as_ref() == Some(key))
+            .map(|(seq, _)| *seq)
+            .min();
+        let from = match self.keys.get(key).map(|state| &state.flow) {
+            Some(Flow::Behind { from, .. }) => lowest.map_or(*from, |lowest| lowest.min(*from)),
+            _ => match lowest {
+                Some(lowest) => lowest,
+                None => return,
+            },
+        };
+        self.fall_behind(key, from, Wait::Drain, now);
+    }
+
     /// A sequencer died without a word, and everything it had reported is settled: what is still out of its key
     /// is read again, from the table.
     pub fn on_orphaned(&mut self, key: Option<&Arc<str>>, pause: u64, now: u64) {

@@ -107,7 +107,7 @@ impl State {
 
     /// A sequencer ended without being told to: its key is read again once what it reported is settled.
     pub(super) fn sequencer_ended(&mut self, cell: &ActorCell, reason: String) {
-        let epoch = self.epoch;
+        let (epoch, now) = (self.epoch, self.now());
         let slots = match &mut self.phase {
             Phase::Active(active) => &mut active.slots,
             // In a drain its events stay unknown until the grace is over.
@@ -118,6 +118,9 @@ impl State {
             .enumerate()
             .find_map(|(feed, slot)| slot.hands.gone(cell.get_id()).map(|key| (feed, key)));
         let Some((feed, key)) = found else { return };
+        if let Some(key) = &key {
+            slots[feed].feed.on_sequencer_lost(key, now);
+        }
         let arguments = &self.arguments;
         error!(
             database = %arguments.database,

@@ -97,6 +97,7 @@ impl Inbox {
             inbox: Arc::clone(self),
             number,
             reply,
+            done: false,
         };
         // Looked at after the entry is in: whoever loses the connection from now on finds it there.
         match self.lost.reason() {
@@ -188,6 +189,8 @@ pub(super) struct Expected {
     inbox: Arc<Inbox>,
     number: u64,
     reply: oneshot::Receiver<Reply>,
+    /// Nothing is registered any more.
+    done: bool,
 }
 
 impl Expected {
@@ -198,7 +201,9 @@ impl Expected {
 
     /// Waits for the answer; `None` when the connection was lost. Cancel-safe.
     pub(super) async fn reply(&mut self) -> Option<Reply> {
-        (&mut self.reply).await.ok()
+        let reply = (&mut self.reply).await.ok();
+        self.done = true;
+        reply
     }
 
     /// Did somebody answer who is no stream?
@@ -212,7 +217,9 @@ impl Expected {
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        self.inbox.waiting().remove(&self.number);
+        if !self.done {
+            self.inbox.waiting().remove(&self.number);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! One session: events out, acknowledgements in.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -60,9 +61,9 @@ impl NatsSession {
         let subject = self.subject.subject(delivery, &row)?;
         let mut headers = envelope::headers::all(delivery, row)?;
         let id = envelope::message_id(&delivery.source, event.id);
-        headers.push((MESSAGE_ID.to_owned(), id));
+        headers.push((Cow::Borrowed(MESSAGE_ID), id));
         // An event that another stream would take is refused there instead of being stored.
-        headers.push((EXPECTED_STREAM.to_owned(), self.stream.name.clone()));
+        headers.push((Cow::Borrowed(EXPECTED_STREAM), self.stream.name.clone()));
         check_size(&headers, event.payload.as_bytes(), self.max_payload)?;
         Ok(Message {
             subject,
@@ -226,21 +227,21 @@ mod tests {
 
     #[test]
     fn sizes_are_counted_as_on_the_wire() {
-        let headers = [("a".to_owned(), "bc".to_owned())];
+        let headers = [("a".into(), "bc".to_owned())];
         let block = "NATS/1.0\r\na: bc\r\n\r\n".len();
         let payload = Bytes::from(vec![b'x'; 100]);
         assert!(check_size(&headers, &payload, block + 100).is_ok());
         let error = check_size(&headers, &payload, block + 99).unwrap_err();
         assert!(error.message.contains(&format!("{} bytes", block + 100)));
-        let wide = [("a".to_owned(), "x".repeat(MAX_HEADER_BYTES))];
+        let wide = [("a".into(), "x".repeat(MAX_HEADER_BYTES))];
         assert!(check_size(&wide, &Bytes::new(), 1 << 20).is_err());
     }
 
     #[test]
     fn what_the_envelope_lets_pass_the_client_takes() {
         let headers = [
-            ("!#$%&'*+-.^_`|~".to_owned(), "a\tb é".to_owned()),
-            ("x".to_owned(), String::new()),
+            ("!#$%&'*+-.^_`|~".into(), "a\tb é".to_owned()),
+            ("x".into(), String::new()),
         ];
         assert_eq!(header_map(&headers).unwrap().len(), 2);
     }

@@ -2,7 +2,7 @@
 //!
 //! Two ways, both a handful of statements whatever the size of the batch. Published events of routes with one
 //! sink, which is nearly everything, go in a single statement. Whatever else a batch holds takes a
-//! transaction: lock leases and rows, look at what is done, decide ([`plan`]), write.
+//! transaction: lock leases and rows, look at what is done, decide ([`Settlement`]), write.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,14 +12,10 @@ use uuid::Uuid;
 use super::Postgres;
 use super::pool::Session;
 use super::value::{clean, micros};
+use crate::source::settlement::{ERROR_LIMIT, Facts, Mark, Settlement};
 use crate::source::{Outcome, PublishedKeep, SourceError, SourceErrorKind, Verdict};
 
-mod plan;
-
 const SETTLING: &str = "settling";
-
-/// Characters kept of an error.
-const ERROR_CHARS: usize = 2_048;
 
 /// Characters kept of a stream's name.
 const STREAM_CHARS: usize = 512;
@@ -46,7 +42,7 @@ impl Postgres {
                 ),
             ));
         }
-        if plan::simple(outcomes) {
+        if simple(outcomes) {
             self.settle_published(outcomes, durable).await
         } else {
             self.settle_mixed(outcomes, durable).await
@@ -96,11 +92,11 @@ impl Postgres {
         durable: bool,
     ) -> Result<Vec<bool>, SourceError> {
         let mut session = self.relay.transaction(SETTLING, durable).await?;
-        let found = self.look(&mut session, outcomes).await?;
-        let plan = plan::decide(outcomes, &found);
-        self.write(&mut session, outcomes, &plan).await?;
+        let facts = self.look(&mut session, outcomes).await?;
+        let settlement = Settlement::decide(outcomes, facts);
+        self.write(&mut session, &settlement).await?;
         session.finish(SETTLING).await?;
-        Ok(plan.applied)
+        Ok(settlement.flags)
     }
 
     /// Locks leases and rows, then reads what is done: in this order, so that it sees what those committed
@@ -109,18 +105,18 @@ impl Postgres {
         &self,
         session: &mut Session<'_>,
         outcomes: &[Outcome],
-    ) -> Result<plan::Found, SourceError> {
+    ) -> Result<Facts, SourceError> {
         let mut shards: Vec<i32> = outcomes.iter().map(|o| i32::from(o.lease.shard)).collect();
         shards.sort_unstable();
         shards.dedup();
-        let mut found = plan::Found::default();
+        let mut facts = Facts::default();
         let call = query(self.sql.settle_leases.text()).bind(shards);
         for row in session.rows(SETTLING, call).await? {
             let shard: i32 = self.column(SETTLING, &row, 0)?;
             let token: i64 = self.column(SETTLING, &row, 1)?;
-            found
-                .held
-                .insert((u16::try_from(shard).unwrap_or(u16::MAX), token));
+            facts
+                .tokens
+                .insert(u16::try_from(shard).unwrap_or(u16::MAX), token);
         }
         let mut rows: Vec<(i64, Uuid)> = outcomes.iter().map(|o| (o.seq, o.id)).collect();
         rows.sort_unstable();
@@ -131,50 +127,59 @@ impl Postgres {
             .bind(ids);
         for row in session.rows(SETTLING, call).await? {
             let seq: i64 = self.column(SETTLING, &row, 0)?;
-            found.rows.insert(seq, self.column(SETTLING, &row, 1)?);
+            facts.rows.insert(seq, self.column(SETTLING, &row, 1)?);
         }
         let call = query(self.sql.settle_done.text()).bind(seqs);
         for row in session.rows(SETTLING, call).await? {
             let seq: i64 = self.column(SETTLING, &row, 0)?;
-            let done: &mut HashSet<String> = found.done.entry(seq).or_default();
-            done.insert(self.column(SETTLING, &row, 1)?);
+            let sink: String = self.column(SETTLING, &row, 1)?;
+            // Published or discarded, it is done: nothing more is asked of it here.
+            let marks = facts.marks.entry(seq).or_default();
+            marks.push((sink, Mark::Published));
         }
-        Ok(found)
+        Ok(facts)
     }
 
     async fn write(
         &self,
         session: &mut Session<'_>,
-        outcomes: &[Outcome],
-        plan: &plan::Plan,
+        settlement: &Settlement<'_>,
     ) -> Result<(), SourceError> {
-        let pick = |chosen: &[usize]| -> Vec<&Outcome> {
-            chosen
-                .iter()
-                .filter_map(|place| outcomes.get(*place))
-                .collect()
-        };
-        let history = pick(&plan.history);
+        self.write_history(session, &settlement.history).await?;
+        self.write_discards(session, &settlement.discards).await?;
+        let (retries, done): (Vec<_>, Vec<_>) = settlement
+            .marks
+            .iter()
+            .copied()
+            .partition(|(mark, _)| !mark.done());
+        self.write_marks(session, &done).await?;
+        let retries: Vec<&Outcome> = retries.into_iter().map(|(_, outcome)| outcome).collect();
+        self.write_retries(session, &retries).await?;
+        if !settlement.deletions.is_empty() {
+            let call = query(self.sql.settle_delete.text()).bind(settlement.deletions.clone());
+            session.execute(SETTLING, call).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_history(
+        &self,
+        session: &mut Session<'_>,
+        history: &[&Outcome],
+    ) -> Result<(), SourceError> {
         let statement = match self.options.keep {
             PublishedKeep::None => None,
             PublishedKeep::Receipt => Some(&self.sql.settle_receipts),
             PublishedKeep::Full => Some(&self.sql.settle_copies),
         };
         if let Some(statement) = statement.filter(|_| !history.is_empty()) {
-            let receipts = Receipts::of(&history);
+            let receipts = Receipts::of(history);
             let call = query(statement.text())
-                .bind(seqs(&history))
-                .bind(sinks(&history))
+                .bind(seqs(history))
+                .bind(sinks(history))
                 .bind(receipts.attempts)
                 .bind(receipts.streams)
                 .bind(receipts.positions);
-            session.execute(SETTLING, call).await?;
-        }
-        self.write_discards(session, &pick(&plan.discards)).await?;
-        self.write_marks(session, &pick(&plan.marks)).await?;
-        self.write_retries(session, &pick(&plan.retries)).await?;
-        if !plan.deletes.is_empty() {
-            let call = query(self.sql.settle_delete.text()).bind(plan.deletes.clone());
             session.execute(SETTLING, call).await?;
         }
         Ok(())
@@ -202,7 +207,7 @@ impl Postgres {
             {
                 reasons.push(reason.as_str());
                 codes.push(*code);
-                errors.push(clean(error, ERROR_CHARS));
+                errors.push(clean(error, ERROR_LIMIT));
                 counts.push(i64::from(*attempts));
             }
         }
@@ -221,24 +226,19 @@ impl Postgres {
     async fn write_marks(
         &self,
         session: &mut Session<'_>,
-        marks: &[&Outcome],
+        marks: &[(Mark, &Outcome)],
     ) -> Result<(), SourceError> {
         if marks.is_empty() {
             return Ok(());
         }
-        let states: Vec<&str> = marks
-            .iter()
-            .map(|o| match o.verdict {
-                Verdict::Discarded { .. } => "discarded",
-                Verdict::Published { .. } | Verdict::Retried { .. } => "published",
-            })
-            .collect();
+        let states: Vec<&str> = marks.iter().map(|(mark, _)| mark.as_str()).collect();
+        let marks: Vec<&Outcome> = marks.iter().map(|(_, outcome)| *outcome).collect();
         let call = query(self.sql.settle_marks.text())
-            .bind(seqs(marks))
-            .bind(sinks(marks))
+            .bind(seqs(&marks))
+            .bind(sinks(&marks))
             .bind(states)
             .bind(marks.iter().map(|o| attempts(o)).collect::<Vec<_>>())
-            .bind(routes(marks));
+            .bind(routes(&marks));
         session.execute(SETTLING, call).await?;
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Postgres {
             } = &outcome.verdict
             {
                 pauses.push(micros(*retry_in));
-                errors.push(clean(error, ERROR_CHARS));
+                errors.push(clean(error, ERROR_LIMIT));
             }
         }
         let call = query(self.sql.settle_retries.text())
@@ -271,6 +271,16 @@ impl Postgres {
         session.execute(SETTLING, call).await?;
         Ok(())
     }
+}
+
+/// Can the whole batch go in one statement? Published events only, each for a single sink, each once.
+fn simple(outcomes: &[Outcome]) -> bool {
+    let mut seen = HashSet::with_capacity(outcomes.len());
+    outcomes.iter().all(|outcome| {
+        matches!(outcome.verdict, Verdict::Published { .. })
+            && outcome.route.iter().all(|sink| *sink == outcome.sink)
+            && seen.insert(outcome.seq)
+    })
 }
 
 /// The columns of acknowledgements.

@@ -1,7 +1,8 @@
 //! The SQL texts, with the schema's name put in once.
 //!
-//! One file per statement under `sql/`. Two placeholders exist: `{schema}`, the quoted identifier, and
-//! `{schema_text}`, the same inside a string literal. Data never comes this way, only as parameters.
+//! One file per statement under `sql/`. Three placeholders exist: `{schema}`, the quoted identifier;
+//! `{schema_text}`, the same inside a string literal; `{schema_name}`, the bare name inside one. Data
+//! never comes this way, only as parameters.
 
 use std::sync::Arc;
 
@@ -48,15 +49,20 @@ impl Schema {
     /// Fills a template. In one pass, so that a name that looks like a placeholder stays a name.
     pub(super) fn fill(&self, template: &str, more: &[(&str, &str)]) -> String {
         let in_text = self.quoted.replace('\'', "''");
+        let as_text = self.name.replace('\'', "''");
         let mut filled = String::with_capacity(template.len() * 2);
         let mut rest = template;
         while let Some(at) = rest.find('{') {
             filled.push_str(&rest[..at]);
             rest = &rest[at..];
-            let found = [("{schema}", &*self.quoted), ("{schema_text}", &*in_text)]
-                .into_iter()
-                .chain(more.iter().copied())
-                .find(|(placeholder, _)| rest.starts_with(placeholder));
+            let found = [
+                ("{schema}", &*self.quoted),
+                ("{schema_text}", &*in_text),
+                ("{schema_name}", &*as_text),
+            ]
+            .into_iter()
+            .chain(more.iter().copied())
+            .find(|(placeholder, _)| rest.starts_with(placeholder));
             let taken = match found {
                 Some((placeholder, value)) => {
                     filled.push_str(value);

@@ -111,7 +111,7 @@ async fn a_cut_connection_is_not_mended_behind_our_back() {
             .into_iter()
             .all(|result| kind(result) == PublishErrorKind::Unknown)
     );
-    session.lost().await;
+    tokio::time::timeout(SOON, session.lost()).await.unwrap();
     assert_eq!(kind(session.publish(&delivery(101), SOON).await), LOST);
     assert_eq!(network.accepted(), 1, "the client reconnected by itself");
     let session = open(&url).await;

@@ -49,6 +49,10 @@ async fn publishes_a_second() {
                 .map(|n| {
                     let mut headers = async_nats::HeaderMap::new();
                     headers.insert("Nats-Msg-Id", format!("plain:{round}:{flight}:{n}"));
+                    // As many headers as an event of the relay has, so that the wire sees the same.
+                    for name in ["Kind", "Key", "Seq", "Source", "Occurred-At", "Attempt"] {
+                        headers.insert(format!("Outbox-{name}"), "conformance.event");
+                    }
                     let publish =
                         context.publish_with_headers("evt.plain", headers, payload.clone());
                     async { publish.await.unwrap().await.unwrap() }
