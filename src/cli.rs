@@ -50,9 +50,9 @@ Start with:
 
 #[derive(Debug, Args)]
 struct Global {
-    /// Configuration file. Without it: outboxd.toml in the working directory, if there is one. Variables
+    /// Configuration file. Without it: the one named by OUTBOXD_CONFIG, else outboxd.toml in the working directory, if there is one. Variables
     /// such as OUTBOXD__DATABASES__ORDERS__URL go before the file.
-    #[arg(long, global = true, value_name = "FILE", env = "OUTBOXD_CONFIG")]
+    #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// How results are written on standard output.
     #[arg(long, global = true, value_name = "FORM", value_enum, default_value_t = Form::Words)]

@@ -35,7 +35,12 @@ fn without_a_configuration_the_way_on_is_told() {
         ended.stderr.contains("no database is configured"),
         "{ended:?}"
     );
-    let place = Workplace::empty();
+    let place = Workplace::empty().env("OUTBOXD_CONFIG", "elsewhere.toml");
+    let ended = place.outboxd(&["status"]).code(2);
+    assert!(
+        ended.stderr.contains("cannot read elsewhere.toml"),
+        "{ended:?}"
+    );
     let ended = place
         .outboxd(&["--config", "nowhere.toml", "status"])
         .code(2);
