@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::{Loaded, Place};
 
 mod check;
+#[cfg(feature = "sqlite")]
 mod demo;
 mod discarded;
 mod failure;
@@ -49,9 +50,9 @@ Start with:
 
 #[derive(Debug, Args)]
 struct Global {
-    /// Configuration file. Without it: outboxd.toml in the working directory, if there is one. Variables
+    /// Configuration file. Without it: the one named by OUTBOXD_CONFIG, else outboxd.toml in the working directory, if there is one. Variables
     /// such as OUTBOXD__DATABASES__ORDERS__URL go before the file.
-    #[arg(long, global = true, value_name = "FILE", env = "OUTBOXD_CONFIG")]
+    #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// How results are written on standard output.
     #[arg(long, global = true, value_name = "FORM", value_enum, default_value_t = Form::Words)]
@@ -71,6 +72,7 @@ enum Form {
 enum Command {
     /// Deliver events until stopped (the service).
     Run(run::RunArgs),
+    #[cfg(feature = "sqlite")]
     /// See it work: a temporary outbox, a writer, the real relay, events on standard output.
     Demo(demo::DemoArgs),
     /// Is everything in place: configuration, databases, outboxes, sinks?
@@ -90,7 +92,12 @@ enum Command {
 
 impl Global {
     fn load(&self) -> Result<Loaded, Failure> {
-        Ok(Loaded::from(&Place::of_process(self.config.clone()))?)
+        // An empty OUTBOXD_CONFIG is how container tools write "not set".
+        let file = self
+            .config
+            .clone()
+            .filter(|path| !path.as_os_str().is_empty());
+        Ok(Loaded::from(&Place::of_process(file))?)
     }
 
     /// Loads the configuration for a command at the prompt: its warnings are words, its log is quiet.
@@ -143,6 +150,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
     let out = Output::new(cli.global.output == Form::Json);
     match cli.command {
         Command::Run(args) => run::run(&cli.global, &args).await,
+        #[cfg(feature = "sqlite")]
         Command::Demo(args) => demo::run(&args).await,
         Command::Check => check::run(&cli.global, &out).await,
         Command::Migrate(args) => migrate::run(&cli.global, &args, &out).await,

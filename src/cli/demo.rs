@@ -55,7 +55,8 @@ pub(super) struct DemoArgs {
 
 pub(super) async fn run(args: &DemoArgs) -> Result<(), Failure> {
     crate::logging::start(&Log {
-        level: "error".to_owned(),
+        // The story tells what the log would; RUST_LOG brings the log back.
+        level: "off".to_owned(),
         ..Log::default()
     });
     let mut signals = Signals::take()?;
@@ -76,7 +77,7 @@ pub(super) async fn run(args: &DemoArgs) -> Result<(), Failure> {
     let writer = Writer::open(&path, args.events, args.keys)
         .await
         .map_err(|error| refused_by_writer(&error))?;
-    let mut story = Story::new(seen, admin);
+    let mut story = Story::new(Arc::clone(&seen), admin);
     let died = async {
         match relay.stopped().await {
             Ok(()) => "the relay ended by itself".to_owned(),
@@ -91,6 +92,10 @@ pub(super) async fn run(args: &DemoArgs) -> Result<(), Failure> {
     let ended = tokio::select! {
         told = story.tell(writer, pause) => told.map(|()| true),
         words = died => Err(Failure::failed(words)),
+        () = seen.unread() => {
+            say(format_args!("demo    nobody reads standard output any more: ending early"));
+            Ok(false)
+        }
         signal = signals.first() => {
             say(format_args!("demo    {signal}: ending early"));
             Ok(false)
@@ -201,8 +206,9 @@ impl Story {
             // Enough to make the point; a long run need not repeat it.
             if self.rolled_back <= 9 {
                 say(format_args!(
-                    "writer  transaction {} rolled back: its {count} events never were",
-                    transaction.number
+                    "writer  transaction {} rolled back: {count} event{} that must never come",
+                    transaction.number,
+                    if count == 1 { "" } else { "s" }
                 ));
             }
             return;
@@ -257,7 +263,7 @@ impl Story {
             .map_err(|error| Failure::database("orders", &error))?;
         for event in &self.discarded {
             say(format_args!(
-                "relay   set aside: event {} of {}, {} ({}): {}",
+                "relay   set aside, its key went on: event {} of {}, {} ({}): {}",
                 event.seq,
                 event.ordering_key.as_deref().unwrap_or("no key"),
                 event.reason,

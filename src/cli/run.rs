@@ -199,31 +199,43 @@ async fn reachable(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// With `--once`: resolves when a database or a sink has been away for [`OUTAGE_LIMIT`].
+/// With `--once`: resolves when a database or a sink has been away for [`OUTAGE_LIMIT`], or when another
+/// instance has kept a database for so long that it is plainly alive.
 async fn outage(board: &Board) -> Failure {
     let mut since: Option<Instant> = None;
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let snapshot = board.snapshot();
-        let database = snapshot.databases.iter().find(|database| {
-            matches!(
-                database.state,
-                DatabaseState::Waiting | DatabaseState::Parked
-            )
-        });
-        let sink = snapshot.sinks.iter().find(|sink| sink.gate != Gate::Open);
-        if database.is_none() && sink.is_none() {
-            since = None;
-        } else if since.get_or_insert_with(Instant::now).elapsed() > OUTAGE_LIMIT {
-            let words = |part: &str, name: &str, reason: &Option<String>| {
-                let reason = reason.as_deref().unwrap_or("no reason given");
-                format!("{part} {name}: {reason}")
-            };
-            return match (database, sink) {
-                (Some(d), _) => Failure::new(Code::Database, words("database", &d.name, &d.reason)),
-                (_, Some(s)) => Failure::new(Code::Sink, words("sink", &s.name, &s.reason)),
-                (None, None) => continue,
-            };
+        match away(board) {
+            None => since = None,
+            Some(failure) if since.get_or_insert_with(Instant::now).elapsed() > OUTAGE_LIMIT => {
+                return failure;
+            }
+            Some(_) => {}
         }
     }
+}
+
+/// What keeps the relay from delivering now; a database goes before a sink.
+fn away(board: &Board) -> Option<Failure> {
+    let snapshot = board.snapshot();
+    let why = |part: &str, name: &str, reason: Option<&str>| {
+        super::failure::about(part, name, reason.unwrap_or("no reason given"))
+    };
+    let database = snapshot.databases.iter().find_map(|database| {
+        let code = match database.state {
+            DatabaseState::Waiting | DatabaseState::Parked => Code::Database,
+            DatabaseState::Standby => Code::Failed,
+            _ => return None,
+        };
+        let reason = match code {
+            Code::Failed => Some("another instance delivers its events"),
+            _ => database.reason.as_deref(),
+        };
+        Some(Failure::new(code, why("database", &database.name, reason)))
+    });
+    database.or_else(|| {
+        let sink = snapshot.sinks.iter().find(|sink| sink.gate != Gate::Open)?;
+        let words = why("sink", &sink.name, sink.reason.as_deref());
+        Some(Failure::new(Code::Sink, words))
+    })
 }

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use secrecy::ExposeSecret;
 use uuid::Uuid;
 
-use super::address::{DatabaseAddress, NatsAddress};
+use super::address::DatabaseAddress;
 use super::{Config, ConfigError, Database, Sink, SinkType};
 use crate::relay;
 use crate::route::{self, Routes};
@@ -253,7 +252,10 @@ fn nats(name: &str, _: &Sink) -> Result<Arc<dyn crate::sink::Sink>, ConfigError>
 
 #[cfg(feature = "nats")]
 fn nats_options(name: &str, sink: &Sink) -> Result<crate::sink::nats::Options, ConfigError> {
+    use secrecy::ExposeSecret;
+
     use super::Mode;
+    use super::address::NatsAddress;
     use crate::sink::nats;
 
     let url = sink.url.as_ref().map_or("", |url| url.expose_secret());

@@ -93,11 +93,16 @@ fn is_name(name: &str) -> bool {
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-')
 }
 
-/// Where a value came from, in brackets, for a message.
-pub(super) fn origin(value: &Value) -> String {
-    value
-        .origin()
-        .map_or_else(String::new, |origin| format!(" ({origin})"))
+/// Where a value came from, in brackets, for a message. A section came from where its first value did.
+fn origin(value: &Value) -> String {
+    match (value.origin(), &value.kind) {
+        (Some(origin), _) => format!(" ({origin})"),
+        (None, ValueKind::Table(table)) => table
+            .iter()
+            .min_by_key(|(key, _)| *key)
+            .map_or_else(String::new, |(_, first)| origin(first)),
+        (None, _) => String::new(),
+    }
 }
 
 /// Words that lead from an unknown key to the one that was meant, if any.

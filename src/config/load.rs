@@ -14,8 +14,8 @@ pub const DEFAULT_FILE: &str = "outboxd.toml";
 /// What a variable starts with to override a key: `OUTBOXD__RETRY__BASE` is `retry.base`.
 pub const ENV_PREFIX: &str = "OUTBOXD__";
 
-/// Variables with our name that are not configuration keys.
-const RESERVED: [&str; 1] = ["OUTBOXD_CONFIG"];
+/// Names the configuration file; the one variable with our name that is not a key.
+const FILE_VARIABLE: &str = "OUTBOXD_CONFIG";
 
 /// Where configuration is read from.
 #[derive(Debug, Clone, Default)]
@@ -27,11 +27,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// This process's environment, and `file`, or else [`DEFAULT_FILE`] if it is there.
+    /// This process's environment, and `file`, or else the one that OUTBOXD_CONFIG names, or else
+    /// [`DEFAULT_FILE`] if it is there.
     pub fn of_process(file: Option<PathBuf>) -> Self {
+        // An empty variable is how container tools write "not set".
+        let named = || {
+            std::env::var_os(FILE_VARIABLE)
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from)
+        };
         let default = || Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists());
         Self {
-            file: file.or_else(default),
+            file: file.or_else(named).or_else(default),
             env: std::env::vars_os().collect(),
         }
     }
@@ -137,7 +144,7 @@ enum Stray {
 /// of our name.
 fn stray(name: &str, rest: &str) -> Option<Stray> {
     let is_kubernetes = rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_");
-    if RESERVED.contains(&name) || is_kubernetes {
+    if name == FILE_VARIABLE || is_kubernetes {
         return None;
     }
     if let Some(key) = keys::meant_by(rest) {

@@ -30,6 +30,17 @@ fn without_a_configuration_the_way_on_is_told() {
         );
         assert!(ended.stderr.contains("outboxd demo"), "{ended:?}");
     }
+    let ended = place.env("OUTBOXD_CONFIG", "").outboxd(&["status"]).code(2);
+    assert!(
+        ended.stderr.contains("no database is configured"),
+        "{ended:?}"
+    );
+    let place = Workplace::empty().env("OUTBOXD_CONFIG", "elsewhere.toml");
+    let ended = place.outboxd(&["status"]).code(2);
+    assert!(
+        ended.stderr.contains("cannot read elsewhere.toml"),
+        "{ended:?}"
+    );
     let ended = place
         .outboxd(&["--config", "nowhere.toml", "status"])
         .code(2);

@@ -19,7 +19,7 @@ fn the_demo_delivers_everything_but_the_poison_and_checks_it() {
         .collect();
     assert_eq!(lines.len(), 199, "{}", ended.stderr);
     for words in [
-        "rolled back: its",
+        "rolled back: ",
         "is poison",
         "invalid_header",
         "199 delivered, 1 set aside",
@@ -60,10 +60,16 @@ fn a_demo_too_short_for_poison_is_right_as_well() {
 
 #[test]
 fn a_reader_that_has_seen_enough_ends_the_demo() {
+    let start = Instant::now();
     let ended =
         Workplace::empty().shell("\"$OUTBOXD\" demo --events 500 --exit-when-drained | head -n 3");
     assert_eq!(ended.stdout.lines().count(), 3, "{ended:?}");
     assert!(!ended.stderr.contains("panicked"), "{ended:?}");
+    assert!(
+        ended.stderr.contains("nobody reads standard output"),
+        "{ended:?}"
+    );
+    assert!(start.elapsed() < Duration::from_secs(20), "{ended:?}");
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::cli_bin::Workplace;
-use crate::support::eventually;
 use crate::support::process::{Process, free_port};
+use crate::support::{eventually, nats};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -343,4 +343,88 @@ async fn log_lines_are_json_when_asked_and_obey_the_level() {
     let place = place.env("RUST_LOG", "error");
     let ended = place.outboxd(&["run", "--once"]).code(0);
     assert!(!ended.stderr.contains("\"INFO\""), "{ended:?}");
+}
+
+/// A service with an event handed to a broker that has stopped answering.
+async fn stuck(broker: &mut nats::Server, more: &str) -> (Workplace, Process) {
+    let place = Workplace::new(&format!(
+        "[databases.orders]\nurl = \"sqlite://orders.db\"\n[sinks.events]\ntype = \"nats\"\nurl = \"{}\"\nstream \
+         = \"EVENTS\"\ncreate_stream = true\npublish_timeout = \"12s\"\n[routes.all]\nkinds = [\"*\"]\nsinks = \
+         [\"events\"]\n[http]\nlisten = \"127.0.0.1:0\"\n{more}",
+        broker.url()
+    ));
+    place.outboxd(&["migrate"]).code(0);
+    let mut service = place.start(&["run"]);
+    let url = url_of(&mut service).await;
+    let publish = || {
+        place
+            .outboxd(&["publish", "order.made", "--key", "k", "--payload", "1"])
+            .code(0)
+    };
+    publish();
+    // The gate opens with the first event at the latest, and the broker is frozen after that.
+    eventually(SOON, "the first event is in the stream", || async {
+        match broker.stored("EVENTS").await.len() {
+            1 => Ok(()),
+            count => Err(format!("{count} stored")),
+        }
+    })
+    .await;
+    ready(&url).await;
+    broker.freeze();
+    publish();
+    eventually(SOON, "the second event is in flight", || async {
+        let status = place
+            .outboxd(&["status", "--output", "json"])
+            .code(0)
+            .json();
+        let pending = status["databases"][0]["backlog"] == 1;
+        if pending {
+            Ok(())
+        } else {
+            Err(status.to_string())
+        }
+    })
+    .await;
+    service.signal("TERM");
+    eventually(SOON, "the shutdown has begun", || {
+        let output = service.output();
+        async move {
+            output
+                .contains("SIGTERM: shutting down")
+                .then_some(())
+                .ok_or(output)
+        }
+    })
+    .await;
+    (place, service)
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_at_once_with_1() {
+    let mut broker = nats::Server::start().await;
+    let (_place, mut service) = stuck(&mut broker, "").await;
+    service.signal("INT");
+    let ended = service.wait_async(Duration::from_secs(5)).await;
+    assert_eq!(ended.code(), Some(1), "{}", service.output());
+    assert!(
+        service.output().contains("SIGINT again"),
+        "{}",
+        service.output()
+    );
+    broker.thaw();
+}
+
+#[tokio::test]
+async fn the_grace_bounds_the_wait_for_a_broker_that_does_not_answer() {
+    let mut broker = nats::Server::start().await;
+    let (_place, mut service) = stuck(&mut broker, "[shutdown]\ngrace = \"1s\"\n").await;
+    // Less than the publish timeout: it is the grace that ended the wait.
+    service.wait_async(Duration::from_secs(9)).await;
+    assert!(
+        service.output().contains("unknown=1"),
+        "{}",
+        service.output()
+    );
+    broker.thaw();
 }

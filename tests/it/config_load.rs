@@ -169,7 +169,7 @@ fn unknown_keys_are_refused_all_at_once_with_a_hint() {
          mean `retry.max_attempts`?",
         "`retry.bases` (FILE): there is no such key; did you mean `retry.base`?",
         "`sinks.events.streem` (FILE): there is no such key; did you mean `sinks.events.stream`?",
-        "`route`: there is no such key; did you mean `routes`?",
+        "`route` (FILE): there is no such key; did you mean `routes`?",
     ] {
         assert!(
             problems.lines().any(|p| p == words),

@@ -5,10 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::super::output::say;
-use crate::sink::{Delivery, PublishError, Receipt, Session, Sink, SinkError};
+use crate::sink::{Delivery, PublishError, PublishErrorKind, Receipt, Session, Sink, SinkError};
+
+/// How the sink says that its reader is gone.
+const LOST: PublishErrorKind = PublishErrorKind::Unavailable {
+    connection_lost: true,
+};
 
 /// The sink of the demo.
 pub(super) struct Witness {
@@ -21,6 +27,8 @@ pub(super) struct Witness {
 pub(super) struct Seen {
     facts: Mutex<Facts>,
     start: Instant,
+    /// Nobody reads standard output any more.
+    unread: Notify,
 }
 
 /// Deliveries as the sink acknowledged them.
@@ -43,6 +51,7 @@ impl Witness {
         let seen = Arc::new(Seen {
             facts: Mutex::default(),
             start: Instant::now(),
+            unread: Notify::new(),
         });
         let witness = Self {
             inner,
@@ -59,6 +68,11 @@ impl Seen {
 
     pub(super) fn delivered(&self) -> u64 {
         self.lock().delivered
+    }
+
+    /// Resolves when the sink has lost its reader. Cancel safe.
+    pub(super) async fn unread(&self) {
+        self.unread.notified().await;
     }
 
     fn lock(&self) -> MutexGuard<'_, Facts> {
@@ -120,9 +134,13 @@ impl Session for Watched {
         delivery: &Delivery,
         timeout: Duration,
     ) -> Result<Receipt, PublishError> {
-        let receipt = self.inner.publish(delivery, timeout).await?;
-        self.seen.note(delivery);
-        Ok(receipt)
+        let result = self.inner.publish(delivery, timeout).await;
+        match &result {
+            Ok(_) => self.seen.note(delivery),
+            Err(error) if error.kind == LOST => self.seen.unread.notify_one(),
+            Err(_) => {}
+        }
+        result
     }
 
     async fn lost(&self) -> String {

@@ -75,7 +75,7 @@ impl Writer {
         self.number += 1;
         let number = self.number;
         let committed = !number.is_multiple_of(ROLLBACK_EVERY);
-        let count = (number % MAX_EVENTS + 1).min(self.left);
+        let count = ((number + number / ROLLBACK_EVERY) % MAX_EVENTS + 1).min(self.left);
         let (keys, first) = (self.keys, self.events);
         // Takes the write lock at once: a transaction that reads first and writes later can fail for good.
         let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await?;

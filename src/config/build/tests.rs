@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use secrecy::ExposeSecret;
+
 use super::*;
 use crate::config::{Loaded, Place};
 use crate::relay::GapGuard;
