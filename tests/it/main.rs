@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod source_conformance;
+mod sqlite;
 mod support;
 mod support_smoke;
 mod tidy;

@@ -1,5 +1,7 @@
 //! [`Admin`] in memory.
 
+use std::collections::btree_map::Entry;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use uuid::Uuid;
@@ -163,8 +165,8 @@ fn take(store: &mut Store, filter: &DiscardedFilter) -> Vec<Dead> {
 /// The row is pending again for the sinks of `taken`, and done for the rest of its route.
 fn put_back(store: &mut Store, dead: &Dead, taken: &[Dead]) {
     let seq = dead.row.seq;
-    if !store.rows.contains_key(&seq) {
-        store.rows.insert(seq, dead.row.clone());
+    if let Entry::Vacant(place) = store.rows.entry(seq) {
+        place.insert(dead.row.clone());
         for sink in dead.route.iter() {
             let done = Delivery {
                 mark: Mark::Published,
