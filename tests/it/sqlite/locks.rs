@@ -1,5 +1,7 @@
 //! Who is active, who waits, and what a busy or lost file does.
 
+#![allow(clippy::print_stdout)] // A parent reads what its child prints.
+
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

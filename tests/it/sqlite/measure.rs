@@ -1,6 +1,8 @@
 //! What settling costs. Not a promise, a measurement:
 //! `cargo test --test it measure_settling -- --ignored --nocapture`.
 
+#![allow(clippy::print_stderr)] // The numbers are the result.
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
