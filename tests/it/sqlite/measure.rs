@@ -94,6 +94,7 @@ async fn measure_waking() {
         let mut spans = Vec::new();
         for _ in 0..rounds {
             let write = async {
+                // How long the source idled before is what is varied here.
                 tokio::time::sleep(pause).await;
                 let at = outbox.insert(&[NewRow::json("a", "1")]).await[0];
                 (at, Instant::now())
