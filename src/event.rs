@@ -34,6 +34,12 @@ pub struct Event {
 }
 
 impl Event {
+    /// The request id among the headers, if the writer stored one. Parses the headers: not for the hot path.
+    pub fn request_id(&self) -> Option<String> {
+        let headers: serde_json::Value = serde_json::from_str(&self.headers).ok()?;
+        Some(headers.get("request_id")?.as_str()?.to_owned())
+    }
+
     /// Bytes this event occupies in memory, for the budgets (an estimate that never falls below the payload).
     pub fn weight(&self) -> usize {
         const FIXED: usize = 256;

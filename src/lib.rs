@@ -5,13 +5,26 @@
 //!
 //! The door is [`relay`]; the two seams are [`source::Source`] and [`sink::Sink`].
 
+pub mod actor;
+#[cfg(feature = "cli")]
+pub mod cli;
+#[cfg(feature = "cli")]
+pub mod config;
+pub mod envelope;
 pub mod event;
+#[cfg(feature = "cli")]
+pub mod http;
 pub mod lease;
+#[cfg(feature = "cli")]
+pub mod logging;
+#[cfg(feature = "cli")]
+pub mod metrics;
 pub mod relay;
 pub mod retry;
 pub mod route;
 pub mod sink;
 pub mod source;
+pub mod status;
 pub mod telemetry;
 pub mod testing;
 

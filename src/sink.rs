@@ -13,6 +13,8 @@ use async_trait::async_trait;
 use crate::event::Event;
 
 pub mod file;
+mod lines;
+mod lost;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;

@@ -431,6 +431,17 @@ pub struct Retention {
     pub discarded: Duration,
 }
 
+impl Default for Retention {
+    fn default() -> Self {
+        const DAY: u64 = 24 * 60 * 60;
+        Self {
+            published: Duration::from_secs(7 * DAY),
+            keep: PublishedKeep::Full,
+            discarded: Duration::from_secs(90 * DAY),
+        }
+    }
+}
+
 /// What is kept of a published event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]

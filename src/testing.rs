@@ -1,7 +1,8 @@
-//! Conformance suites and test tools, for this crate's tests and for third parties.
+//! What third parties need to prove their own sources and sinks: conformance suites and fault injection.
 //!
-//! An implementation of [`crate::source::Source`] proves itself with [`source::conformance`]; every
-//! promise that the core relies on is a case of that suite.
+//! An implementation of [`crate::source::Source`] or [`crate::sink::Sink`] proves itself with the suite of its
+//! trait; every promise that the core relies on is a case of that suite.
 
 pub mod faults;
+pub mod sink;
 pub mod source;

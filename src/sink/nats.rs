@@ -1,9 +1,36 @@
-//! NATS JetStream.
+//! NATS JetStream: each event is one message with an id, and counts as published when the expected stream has
+//! acknowledged it.
+//!
+//! - [`Nats::open`](Sink::open) makes a new client each time, with credentials read anew, and looks at the stream.
+//! - A session ends with the first loss of its connection; nothing it still held is sent later (`link`).
+//! - Everything that a server answers by closing the connection is checked before it is sent (`session`).
+//! - What an answer means, and whose fault a refusal is, stands in one place (`answer`).
+//!
+//! Each session has one thread of its own, which drives its client.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use async_trait::async_trait;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
+
+use super::{Session, Sink, SinkError};
+use crate::envelope::Template;
+
+mod answer;
+mod inbox;
+mod link;
+mod session;
+mod stream;
+mod target;
+
+use link::Link;
+use session::NatsSession;
+use stream::Stream;
+use target::Target;
 
 /// How order is kept with more than one event in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
@@ -47,4 +74,219 @@ pub struct Options {
     pub subject: String,
     /// How order is kept.
     pub mode: Mode,
+}
+
+/// The sink.
+#[derive(Debug)]
+pub struct Nats {
+    name: String,
+    stream: String,
+    subject: Template,
+    /// Subjects of the stream, when it is to be created.
+    create_with: Option<String>,
+    target: Target,
+    /// What is doubtful about the stream has been said.
+    warned: AtomicBool,
+}
+
+impl Nats {
+    /// Checks the options; no I/O.
+    ///
+    /// # Errors
+    /// In words, without secrets: URL, credentials that exclude one another, stream name, subject template.
+    pub fn new(options: Options) -> Result<Self, SinkError> {
+        let of_sink = |message: String| SinkError::new(format!("sink {}: {message}", options.name));
+        check_stream_name(&options.stream).map_err(of_sink)?;
+        let subject =
+            Template::parse(&options.subject).map_err(|error| of_sink(error.to_string()))?;
+        let create_with = match (options.create_stream, subject.covering()) {
+            (false, _) => None,
+            (true, Some(subjects)) => Some(subjects),
+            (true, None) => {
+                return Err(of_sink(format!(
+                    "create_stream needs a subject that begins with a literal token, such as events.{{kind}}, not \
+                     {}",
+                    subject.as_str()
+                )));
+            }
+        };
+        Ok(Self {
+            name: options.name.clone(),
+            stream: options.stream.clone(),
+            subject,
+            create_with,
+            target: Target::new(options.clone()).map_err(|error| of_sink(error.message))?,
+            warned: AtomicBool::new(false),
+        })
+    }
+
+    async fn stream(&self, link: &Link) -> Result<Stream, SinkError> {
+        let found = match Stream::find(link, &self.stream).await? {
+            Some(stream) => stream,
+            None => match &self.create_with {
+                Some(subjects) => Stream::create(link, &self.stream, subjects).await?,
+                None => return Err(self.missing()),
+            },
+        };
+        found.usable()?;
+        Ok(found)
+    }
+
+    fn missing(&self) -> SinkError {
+        SinkError::new(format!(
+            "stream {} does not exist on {}: create it, or set create_stream = true",
+            self.stream,
+            self.target.shown()
+        ))
+    }
+
+    /// Says once per process what is doubtful about the stream, and each time what it can do.
+    fn report(&self, stream: &Stream, max_payload: usize) {
+        let config = &stream.config;
+        tracing::debug!(
+            sink = %self.name,
+            stream = %config.name,
+            max_payload,
+            duplicate_window = ?config.duplicate_window(),
+            allow_batched = config.allow_batched,
+            allow_atomic = config.allow_atomic,
+            "connected"
+        );
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            for finding in stream.findings(max_payload) {
+                tracing::warn!(sink = %self.name, "{finding}");
+            }
+        }
+    }
+
+    /// Does each kind's subject lead to the stream? Several kinds may share a subject.
+    async fn check_subjects(
+        &self,
+        link: &Link,
+        kinds: &[String],
+    ) -> Result<Vec<String>, SinkError> {
+        let mut findings = Vec::new();
+        let mut subjects = BTreeMap::new();
+        for kind in kinds {
+            match self.subject.example(kind) {
+                Ok(subject) => {
+                    subjects.entry(subject).or_insert(kind);
+                }
+                Err(error) => findings.push(error.message),
+            }
+        }
+        for (subject, kind) in subjects {
+            let streams = stream::streams_for(link, &subject).await?;
+            if streams.contains(&self.stream) {
+                continue;
+            }
+            findings.push(match streams.first() {
+                Some(other) => format!(
+                    "kind {kind} goes to subject {subject}, which belongs to stream {other} and not to {}",
+                    self.stream
+                ),
+                None => format!(
+                    "kind {kind} goes to subject {subject}, which no stream takes: add it to stream {}",
+                    self.stream
+                ),
+            });
+        }
+        Ok(findings)
+    }
+}
+
+#[async_trait]
+impl Sink for Nats {
+    fn kind(&self) -> &'static str {
+        "nats"
+    }
+
+    async fn open(&self) -> Result<Arc<dyn Session>, SinkError> {
+        let link = Link::open(&self.target, &self.name).await?;
+        let stream = self.stream(&link).await?;
+        self.report(&stream, link.client().max_payload());
+        Ok(Arc::new(NatsSession::new(
+            link,
+            stream.config,
+            self.subject.clone(),
+        )))
+    }
+
+    /// Creates nothing: a stream that is missing and will be created is no finding.
+    async fn check(&self, kinds: &[String]) -> Result<Vec<String>, SinkError> {
+        let link = Link::open(&self.target, &self.name).await?;
+        let findings = match Stream::find(&link, &self.stream).await? {
+            Some(stream) => {
+                let mut findings = stream.findings(link.client().max_payload());
+                findings.extend(self.check_subjects(&link, kinds).await?);
+                findings
+            }
+            None if self.create_with.is_some() => Vec::new(),
+            None => vec![self.missing().message],
+        };
+        link.close("checked").await;
+        Ok(findings)
+    }
+}
+
+/// What NATS allows, since the name is part of the subjects of the stream's API.
+fn check_stream_name(name: &str) -> Result<(), String> {
+    let forbidden = |c: char| c.is_whitespace() || c.is_control() || ".*>/\\".contains(c);
+    if name.is_empty() || name.len() > 255 || name.contains(forbidden) {
+        return Err(format!(
+            "stream {name:?} is not a stream name: no white space and none of . * > / \\"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    pub(super) fn options(url: &str) -> Options {
+        Options {
+            name: "events".to_owned(),
+            url: url.to_owned(),
+            user: None,
+            password: None,
+            password_file: None,
+            token: None,
+            token_file: None,
+            creds_file: None,
+            tls: false,
+            ca_file: None,
+            stream: "EVENTS".to_owned(),
+            create_stream: false,
+            subject: "events.{kind}".to_owned(),
+            mode: Mode::Auto,
+        }
+    }
+
+    #[test]
+    fn mistakes_show_at_once_and_name_the_sink() {
+        let wrong = |change: fn(&mut Options)| {
+            let mut options = options("nats://127.0.0.1");
+            change(&mut options);
+            Nats::new(options).unwrap_err().message
+        };
+        for (message, words) in [
+            (wrong(|o| o.stream = "A.B".to_owned()), "stream name"),
+            (wrong(|o| o.stream.clear()), "stream name"),
+            (wrong(|o| o.subject = "e.{x}".to_owned()), "placeholder"),
+            (wrong(|o| o.url = "nats://a:b:c".to_owned()), "url"),
+            (
+                wrong(|o| {
+                    o.create_stream = true;
+                    o.subject = "{kind}".to_owned();
+                }),
+                "literal token",
+            ),
+        ] {
+            assert!(message.contains(words), "{message}");
+            assert!(message.starts_with("sink events: "), "{message}");
+        }
+    }
 }

@@ -1,12 +1,49 @@
 //! PostgreSQL 15 or newer.
+//!
+//! - `connect`, `pool`: reaching the server; each call on a connection of its own, with a time limit;
+//! - `statements`: the SQL texts under `sql/`, filled with the schema's name once;
+//! - `open`, `read`, `sweep`, `settle`, `lease`, `keep`, `listen`: the parts of [`Source`];
+//! - `migrate`, `admin`: the parts of [`Admin`].
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
 
-use super::PublishedKeep;
+use super::admin::{
+    Admin, Discarded, DiscardedFilter, Migrated, NewEvent, Operator, PendingMigration, Status,
+};
+use super::{
+    Backlog, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, PublishedKeep,
+    Renewed, Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark, Writers,
+};
+use crate::event::Timestamp;
+use crate::lease::Lease;
+use connect::Purpose;
+use pool::Pool;
+use statements::{Schema, Statements};
+
+mod admin;
+mod connect;
+mod error;
+mod keep;
+mod lease;
+mod listen;
+mod migrate;
+mod open;
+mod pool;
+mod read;
+mod settle;
+mod statements;
+mod sweep;
+mod value;
 
 /// What stands between the relay and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
@@ -75,4 +112,241 @@ pub struct Options {
     pub max_connections: u32,
     /// Limit for one statement.
     pub statement_timeout: Duration,
+}
+
+/// An outbox in PostgreSQL.
+#[derive(Debug)]
+pub struct Postgres {
+    options: Arc<Options>,
+    schema: Schema,
+    sql: Statements,
+    /// The relay's statements.
+    relay: Pool,
+    /// Operators' and writers' statements, one at a time.
+    admin: Pool,
+}
+
+impl Postgres {
+    /// Checks the options. Connects to nothing: that happens with the first call, and again after each
+    /// failure.
+    ///
+    /// # Errors
+    /// [`SourceErrorKind::Unusable`]: the options can never work. The words name the database and the
+    /// option, never a secret.
+    pub fn new(options: Options) -> Result<Self, SourceError> {
+        connect::check(&options)?;
+        let schema = Schema::new(&options.schema).map_err(|reason| {
+            SourceError::new(
+                SourceErrorKind::Unusable,
+                format!("database {}: the schema's name {reason}", options.name),
+            )
+        })?;
+        let options = Arc::new(options);
+        Ok(Self {
+            sql: Statements::new(&schema),
+            schema,
+            relay: Pool::new(
+                Arc::clone(&options),
+                Purpose::Relay,
+                options.max_connections,
+            ),
+            admin: Pool::new(Arc::clone(&options), Purpose::Admin, 1),
+            options,
+        })
+    }
+
+    fn unusable(&self, words: String) -> SourceError {
+        SourceError::new(
+            SourceErrorKind::Unusable,
+            format!("database {}: {words}", self.options.name),
+        )
+    }
+
+    /// An answer that does not have the shape it was asked for.
+    fn refused(&self, what: &str, cause: sqlx::Error) -> SourceError {
+        error::failure(&self.options.name, what, cause).error
+    }
+
+    fn column<'r, T>(&self, what: &str, row: &'r PgRow, place: usize) -> Result<T, SourceError>
+    where
+        T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+    {
+        row.try_get(place)
+            .map_err(|cause| self.refused(what, cause))
+    }
+
+    /// A column of the only row.
+    fn only<'r, T>(&self, what: &str, rows: &'r [PgRow], place: usize) -> Result<T, SourceError>
+    where
+        T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+    {
+        match rows.first() {
+            Some(row) => self.column(what, row, place),
+            None => Err(self.refused(what, sqlx::Error::RowNotFound)),
+        }
+    }
+}
+
+#[async_trait]
+impl Source for Postgres {
+    fn name(&self) -> &str {
+        &self.options.name
+    }
+
+    async fn open(&self) -> Result<Opened, SourceError> {
+        self.open_outbox().await
+    }
+
+    async fn read(
+        &self,
+        sink: &str,
+        after: i64,
+        limit: u32,
+        bare_keys: &[Arc<str>],
+    ) -> Result<Vec<Row>, SourceError> {
+        self.read_forward(sink, after, limit, bare_keys).await
+    }
+
+    async fn read_keys(
+        &self,
+        sink: &str,
+        keys: &[(Arc<str>, i64)],
+        per_key: u32,
+    ) -> Result<Vec<Row>, SourceError> {
+        self.read_runs(sink, keys, per_key).await
+    }
+
+    async fn read_seqs(&self, sink: &str, seqs: &[i64]) -> Result<Vec<Row>, SourceError> {
+        self.read_named(sink, seqs).await
+    }
+
+    async fn probe(
+        &self,
+        ranges: &[RangeInclusive<i64>],
+        limit: u32,
+    ) -> Result<Vec<(i64, Option<Arc<str>>)>, SourceError> {
+        self.probe_ranges(ranges, limit).await
+    }
+
+    async fn writers(&self) -> Result<Option<Writers>, SourceError> {
+        self.open_writers().await.map(Some)
+    }
+
+    async fn heads(
+        &self,
+        sink: &str,
+        mark: Option<&SweepMark>,
+        limit: u32,
+    ) -> Result<Sweep, SourceError> {
+        self.sweep(sink, mark, limit).await
+    }
+
+    async fn due_after(
+        &self,
+        sink: &str,
+        due: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<Due>, SourceError> {
+        self.due_rows(sink, due, limit).await
+    }
+
+    async fn settle(&self, outcomes: &[Outcome], durable: bool) -> Result<Vec<bool>, SourceError> {
+        self.settle_batch(outcomes, durable).await
+    }
+
+    async fn delete_done(&self, required: &[Arc<str>], limit: u32) -> Result<u64, SourceError> {
+        self.remove_done(required, limit).await
+    }
+
+    async fn commands(&self, after: Option<i64>) -> Result<Commands, SourceError> {
+        self.read_commands(after).await
+    }
+
+    async fn acquire(&self, instance: Uuid, ttl: Duration) -> Result<Vec<Lease>, SourceError> {
+        self.acquire_leases(instance, ttl).await
+    }
+
+    async fn renew(&self, leases: &[Lease], ttl: Duration) -> Result<Renewed, SourceError> {
+        self.renew_leases(leases, ttl).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), SourceError> {
+        self.release_leases(leases).await
+    }
+
+    async fn leases(&self) -> Result<Vec<LeaseView>, SourceError> {
+        self.list_leases().await
+    }
+
+    async fn heartbeat(&self, beat: &Heartbeat) -> Result<(), SourceError> {
+        self.write_heartbeat(beat).await
+    }
+
+    async fn goodbye(&self, instance: Uuid) -> Result<(), SourceError> {
+        self.remove_instance(instance).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog, SourceError> {
+        self.sample_backlog().await
+    }
+
+    async fn purge(&self, retention: &Retention, limit: u32) -> Result<u64, SourceError> {
+        self.purge_past(retention, limit).await
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Listener>>, SourceError> {
+        self.open_listener().await
+    }
+
+    async fn set_wake_mark(&self, span: Duration) -> Result<(), SourceError> {
+        self.write_wake_mark(span).await
+    }
+
+    async fn close(&self) {
+        self.relay.close().await;
+        self.admin.close().await;
+    }
+}
+
+#[async_trait]
+impl Admin for Postgres {
+    async fn migrate(&self) -> Result<Migrated, SourceError> {
+        self.migrate_schema().await
+    }
+
+    async fn pending_sql(&self) -> Result<Vec<PendingMigration>, SourceError> {
+        self.pending_migrations().await
+    }
+
+    async fn publish(&self, events: &[NewEvent]) -> Result<Vec<Uuid>, SourceError> {
+        self.insert_events(events).await
+    }
+
+    async fn status(&self) -> Result<Status, SourceError> {
+        self.read_status().await
+    }
+
+    async fn discarded(
+        &self,
+        filter: &DiscardedFilter,
+        limit: u32,
+    ) -> Result<Vec<Discarded>, SourceError> {
+        self.list_discarded(filter, limit).await
+    }
+
+    async fn requeue(&self, filter: &DiscardedFilter, by: &Operator) -> Result<u64, SourceError> {
+        self.requeue_discarded(filter, by).await
+    }
+
+    async fn drop_discarded(
+        &self,
+        filter: &DiscardedFilter,
+        by: &Operator,
+    ) -> Result<u64, SourceError> {
+        self.delete_discarded(filter, by).await
+    }
+
+    async fn pending_kinds(&self, limit: u32) -> Result<Vec<String>, SourceError> {
+        self.sample_kinds(limit).await
+    }
 }

@@ -1,0 +1,66 @@
+-- Who owns which slice of the keys, who is alive, and what operators ask for.
+
+-- One row: what every instance must agree on.
+create table {schema}.settings (
+  one boolean primary key default true constraint settings_one_check check (one),
+  shards integer not null constraint settings_shards_check check (shards between 1 and 65535),
+  algorithm text not null
+);
+insert into {schema}.settings (shards, algorithm) values ({shards}, '{algorithm}');
+
+create table {schema}.lease (
+  shard integer primary key,
+  owner uuid,
+  -- Fences: grows with every acquisition and never falls.
+  token bigint not null default 0,
+  expires_at timestamptz,
+  acquired_at timestamptz,
+  -- Unclean deaths in a row, and the seq that was in hand when the shard runs one event at a time.
+  deaths integer not null default 0,
+  mark bigint
+) with (fillfactor = 50);
+insert into {schema}.lease (shard) select n from generate_series(0, {shards} - 1) as n;
+
+create table {schema}.instance (
+  instance uuid primary key,
+  host text not null,
+  version text not null,
+  listening boolean not null,
+  report jsonb not null default '{}',
+  started_at timestamptz not null default now(),
+  seen_at timestamptz not null default now()
+) with (fillfactor = 50);
+
+-- Operators' commands, read by every claimer with each poll.
+create table {schema}.control (
+  id bigint generated always as identity primary key,
+  command text not null,
+  payload jsonb not null default '{}',
+  created_by text,
+  created_at timestamptz not null default now()
+);
+
+-- Claimers read `id > last seen`, so ids must become visible in their order: whoever inserts a command waits
+-- for the one before. Commands are rare.
+create function {schema}.control_order() returns trigger
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $outboxd$
+begin
+  perform pg_advisory_xact_lock(hashtextextended('outboxd control of {schema_text}', 0));
+  return null;
+end
+$outboxd$;
+revoke all on function {schema}.control_order() from public;
+create trigger control_order before insert on {schema}.control
+  for each statement execute function {schema}.control_order();
+
+create table {schema}.audit (
+  id bigint generated always as identity primary key,
+  at timestamptz not null default now(),
+  operator text not null,
+  action text not null,
+  reason text,
+  detail jsonb not null default '{}'
+);
+create index audit_at on {schema}.audit (at);

@@ -1,0 +1,429 @@
+//! The claimer: one per database. Owns the shards, reads the outbox forward, and gives each key its events.
+//!
+//! ```text
+//!   opening ──leases──> active ──nothing for long──> quiet
+//!      │ ^                │  ^                          │ wake-up
+//!      │ └─── reset ──────┘  └──────── opening <────────┘
+//!      └──none free──> standby ──> opening
+//! ```
+//!
+//! A reset throws away everything in memory and starts again from the table, under fresh tokens: after a
+//! lost lease, a restore or a failover. Reads and looks run as tasks beside the actor, so that it stays
+//! responsive; what they bring carries the epoch, and an older epoch's answer is dropped.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use ractor::{ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use self::active::Active;
+use self::feed::action::{CatchUpPlan, Origin, Park, ReadPlan};
+use self::opening::Start;
+use super::database;
+use super::handle::{Handle, Task};
+use super::keeper;
+use super::publisher::Publisher;
+use super::restart::Role;
+use super::settler::{self, Settled};
+use super::tree::{Place, Tree};
+use crate::lease::Deadline;
+use crate::relay::GapGuard;
+use crate::route::Routes;
+use crate::source::{Commands, Due, Renewed, Row, Source, SourceError, Sweep, Writers};
+use crate::status::Board;
+use crate::telemetry::Telemetry;
+
+pub mod active;
+pub mod budget;
+pub mod cursor;
+pub mod draining;
+pub mod feed;
+pub mod gaps;
+pub mod hands;
+pub mod keys;
+pub mod opening;
+pub mod parked;
+pub mod pulse;
+pub mod reading;
+pub mod recent;
+pub mod waking;
+
+/// What a claimer needs.
+#[derive(Clone)]
+pub struct Arguments {
+    /// The database's name.
+    pub database: Arc<str>,
+    /// The database.
+    pub source: Arc<dyn Source>,
+    /// The sinks, each the other end of a feed.
+    pub sinks: Vec<(Arc<str>, Publisher)>,
+    /// Kinds to sinks.
+    pub routes: Routes,
+    /// Settings.
+    pub settings: Settings,
+    /// Where outcomes go.
+    pub settler: Handle<settler::Message>,
+    /// Housekeeping, which rests when the database is quiet.
+    pub keeper: Handle<keeper::Message>,
+    /// The parent, told when a drain is over.
+    pub parent: ActorRef<database::Message>,
+    /// True while everything due is delivered.
+    pub caught_up: watch::Sender<bool>,
+    /// What is shown.
+    pub board: Arc<Board>,
+    /// Metrics.
+    pub telemetry: Telemetry,
+    /// Where the actor is entered.
+    pub tree: Tree,
+}
+
+/// Settings of a claimer.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// This instance.
+    pub instance: Uuid,
+    /// Length of a lease.
+    pub ttl: Duration,
+    /// What reading does about gaps.
+    pub guard: GapGuard,
+    /// Longest pause between polls without a wake-up channel.
+    pub poll_max: Duration,
+    /// Longest pause beside an open channel.
+    pub fallback: Duration,
+    /// Silence after which everything but the channel stops.
+    pub quiet_after: Option<Duration>,
+    /// Events held, per feed.
+    pub budget_events: usize,
+    /// Bytes held, per feed.
+    pub budget_bytes: usize,
+}
+
+/// Messages of a claimer. The number in front is the epoch, the second the feed.
+pub enum Message {
+    /// Begin to open, or try again.
+    Open(u64),
+    /// Opening ended.
+    Opened(u64, Result<Option<Box<Start>>, SourceError>),
+    /// A renewal ended; it was sent at this moment.
+    Renewed(u64, Deadline, Result<Renewed, SourceError>),
+    /// Time to look what is due.
+    Tick(u64),
+    /// The channel says that something was written.
+    Wake,
+    /// The channel opened or was lost.
+    Listening(bool),
+    /// The mark was written, or not.
+    Marked(u64, bool),
+    /// A forward read ended.
+    Read(u64, usize, u64, ReadPlan, Result<Vec<Row>, SourceError>),
+    /// A catch-up read ended.
+    CaughtUp(u64, usize, u64, CatchUpPlan, Result<Vec<Row>, SourceError>),
+    /// Rows read by number arrived.
+    Fetched(
+        u64,
+        usize,
+        u64,
+        Vec<i64>,
+        Origin,
+        Result<Vec<Row>, SourceError>,
+    ),
+    /// A look at writers and gaps ended.
+    Looked(u64, Box<Look>),
+    /// Operators' commands arrived.
+    Commanded(u64, Result<Commands, SourceError>),
+    /// Time for a sweep.
+    Sweep,
+    /// A slice of a sweep arrived, and the commands read after it.
+    Swept(u64, usize, Result<(Sweep, Commands), SourceError>),
+    /// Keys that had to be dropped were looked up by due time.
+    Refilled(u64, usize, Result<Vec<Due>, SourceError>),
+    /// Outcomes were committed.
+    Settled(u64, Vec<Settled>),
+    /// A sequencer's key cannot go on.
+    Parked(u64, usize, Park),
+    /// Events came back unsent.
+    Returned(u64, usize, Vec<i64>),
+    /// Everything that the settler had is written.
+    Flushed(u64),
+    /// Stop: finish what is out by this moment, give the rest back.
+    Drain(Instant),
+    /// The time for the drain is over.
+    DrainOver,
+    /// The leases are released.
+    Released,
+}
+
+#[cfg(feature = "cluster")]
+impl ractor::Message for Message {}
+
+/// What a look found.
+pub struct Look {
+    /// The mark was known to be set when the look began.
+    pub armed: bool,
+    /// Who is writing; `None` inside: a single writer.
+    pub writers: Result<Option<Writers>, SourceError>,
+    /// Per feed: the gaps asked for, and the rows found in them.
+    pub gaps: Vec<(usize, Vec<RangeInclusive<i64>>, Result<Found, SourceError>)>,
+}
+
+/// (seq, key) of rows found, and whether the look came to its end.
+pub type Found = (Vec<(i64, Option<Arc<str>>)>, bool);
+
+/// State of a claimer.
+pub struct State {
+    arguments: Arguments,
+    myself: ActorRef<Message>,
+    born: Instant,
+    /// Counts incarnations of the state below.
+    epoch: u64,
+    phase: Phase,
+    failures: u32,
+    listener: Option<Task>,
+    channel_open: bool,
+    /// A wake-up is in the mailbox already.
+    wake_pending: Arc<AtomicBool>,
+    /// No statements, please.
+    quiet: Arc<AtomicBool>,
+    next_tag: u64,
+    tags: HashMap<u64, Tag>,
+    tasks: Vec<Task>,
+    _place: Place,
+}
+
+/// What a flush of the settler was asked for.
+enum Tag {
+    Open(u64),
+    Orphan(u64, usize, Option<Arc<str>>),
+    Drained,
+}
+
+enum Phase {
+    Opening,
+    Standby,
+    Active(Box<Active>),
+    Quiet,
+    Draining(draining::Draining),
+}
+
+/// The actor.
+pub struct ClaimerActor;
+
+#[ractor::actor(message = Message, state = State, arguments = Arguments)]
+impl ClaimerActor {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Message>,
+        arguments: Arguments,
+    ) -> Result<State, ActorProcessingErr> {
+        let name = arguments.database.to_string();
+        let mut state = State {
+            _place: arguments.tree.enter(Role::Claimer, name, myself.get_cell()),
+            arguments,
+            myself,
+            born: Instant::now(),
+            epoch: 0,
+            phase: Phase::Opening,
+            failures: 0,
+            listener: None,
+            channel_open: false,
+            wake_pending: Arc::new(AtomicBool::new(false)),
+            quiet: Arc::new(AtomicBool::new(false)),
+            next_tag: 0,
+            tags: HashMap::new(),
+            tasks: Vec::new(),
+        };
+        state.flush_and_open();
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        _myself: ActorRef<Message>,
+        message: Message,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Message::Open(epoch) => state.open(epoch),
+            Message::Opened(epoch, result) => state.opened(epoch, result),
+            Message::Renewed(epoch, sent, result) => state.renewed(epoch, sent, result),
+            Message::Tick(epoch) => state.tick(epoch),
+            Message::Wake => state.wake(),
+            Message::Listening(open) => state.listening(open),
+            Message::Marked(epoch, set) => state.with(epoch, |active, _| active.marked(set)),
+            Message::Read(epoch, feed, read, plan, result) => {
+                state.with(epoch, |active, now| {
+                    active.read_done(feed, read, &plan, result, now)
+                });
+            }
+            Message::CaughtUp(epoch, feed, read, plan, result) => {
+                state.with(epoch, |active, now| {
+                    active.caught_up(feed, read, &plan, result, now);
+                })
+            }
+            Message::Fetched(epoch, feed, read, seqs, origin, result) => {
+                state.with(epoch, |active, now| {
+                    active.fetched(feed, read, &seqs, origin, result, now);
+                });
+            }
+            Message::Looked(epoch, look) => {
+                state.with(epoch, |active, now| active.looked(*look, now))
+            }
+            Message::Commanded(epoch, result) => {
+                state.with(epoch, |active, now| active.commanded(result, now));
+            }
+            Message::Sweep => state.with(state.epoch, |active, _| active.begin_sweep()),
+            Message::Swept(epoch, feed, result) => {
+                state.with(epoch, |active, now| active.swept(feed, result, now));
+            }
+            Message::Refilled(epoch, feed, result) => {
+                state.with(epoch, |active, now| active.refilled(feed, result, now));
+            }
+            Message::Settled(epoch, list) => state.settled(epoch, &list),
+            Message::Parked(epoch, feed, park) => state.parked(epoch, feed, park),
+            Message::Returned(epoch, feed, seqs) => state.returned(epoch, feed, &seqs),
+            Message::Flushed(tag) => state.flushed(tag),
+            Message::Drain(until) => state.drain(until),
+            Message::DrainOver => state.drain_over(),
+            Message::Released => state.released(),
+        }
+        state.hand_out().await;
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ActorRef<Message>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorTerminated(cell, _, reason) => {
+                state.sequencer_ended(&cell, reason.unwrap_or_else(|| "stopped".into()));
+            }
+            SupervisionEvent::ActorFailed(cell, error) => {
+                state.sequencer_ended(&cell, error.to_string());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn post_stop(
+        &self,
+        _myself: ActorRef<Message>,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        state.revoke();
+        Ok(())
+    }
+}
+
+impl State {
+    /// Milliseconds since this actor was born: the clock of everything pure below.
+    fn now(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Lets the active state of this epoch act; anything older is dropped.
+    fn with(&mut self, epoch: u64, act: impl FnOnce(&mut Active, u64)) {
+        let now = self.now();
+        if epoch == self.epoch
+            && let Phase::Active(active) = &mut self.phase
+        {
+            act(active, now);
+        }
+    }
+
+    fn tag(&mut self, tag: Tag) -> u64 {
+        self.next_tag += 1;
+        self.tags.insert(self.next_tag, tag);
+        self.next_tag
+    }
+
+    /// Asks the settler to say when everything it has is written.
+    fn flush(&mut self, tag: Tag) {
+        let tag = self.tag(tag);
+        let message = settler::Message::Flush(self.myself.clone(), tag);
+        if !self.arguments.settler.send(message) {
+            // No settler, nothing unwritten.
+            let _ = self.myself.cast(Message::Flushed(tag));
+        }
+    }
+
+    fn flushed(&mut self, tag: u64) {
+        match self.tags.remove(&tag) {
+            Some(Tag::Open(epoch)) => self.open(epoch),
+            Some(Tag::Orphan(epoch, feed, key)) => self.with(epoch, |active, now| {
+                active.orphaned(feed, key.as_ref(), now);
+            }),
+            Some(Tag::Drained) => self.release_leases(),
+            None => {}
+        }
+    }
+
+    fn settled(&mut self, epoch: u64, list: &[Settled]) {
+        if epoch != self.epoch {
+            return;
+        }
+        let now = self.now();
+        match &mut self.phase {
+            Phase::Active(active) => active.settled(list, now),
+            Phase::Draining(draining) => {
+                draining.settled(list);
+                self.check_drained();
+            }
+            _ => {}
+        }
+    }
+
+    fn parked(&mut self, epoch: u64, feed: usize, park: Park) {
+        if epoch != self.epoch {
+            return;
+        }
+        let now = self.now();
+        match &mut self.phase {
+            Phase::Active(active) => active.park(feed, park, now),
+            Phase::Draining(draining) => {
+                draining.returned(feed, &park.returned);
+                self.check_drained();
+            }
+            _ => {}
+        }
+    }
+
+    fn returned(&mut self, epoch: u64, feed: usize, seqs: &[i64]) {
+        if epoch != self.epoch {
+            return;
+        }
+        let now = self.now();
+        match &mut self.phase {
+            Phase::Active(active) => active.returned(feed, seqs, now),
+            Phase::Draining(draining) => {
+                draining.returned(feed, seqs);
+                self.check_drained();
+            }
+            _ => {}
+        }
+    }
+
+    fn revoke(&self) {
+        match &self.phase {
+            Phase::Active(active) => active.ownership().revoke(),
+            Phase::Draining(draining) => draining.revoke(),
+            Phase::Opening | Phase::Standby | Phase::Quiet => {}
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // However this incarnation ended, nothing may be sent in its name any more.
+        self.revoke();
+    }
+}

@@ -1,0 +1,473 @@
+//! Owning: the feeds, their reads and looks, and the pace of it all.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::ActorRef;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use super::feed::action::{Action, Origin, Park};
+use super::feed::{BATCH, Feed, Limits};
+use super::hands::Hands;
+use super::opening::Start;
+use super::pulse::{Mark, Pulse};
+use super::{Arguments, Message};
+use crate::actor::handle::Task;
+use crate::actor::sequencer::FeedContext;
+use crate::actor::settler::Settled;
+use crate::lease::Ownership;
+use crate::retry::back_off;
+use crate::source::{Renewed, SourceError, SweepMark};
+use crate::status::DatabaseState;
+
+/// Keys parked in memory, per feed.
+const MAX_PARKED: usize = 100_000;
+/// Sequencers without work end after this long, milliseconds; at once when there are too many.
+const LINGER: u64 = 200;
+const MAX_SEQUENCERS: usize = 4_096;
+/// How often idle sequencers are looked for and figures are shown, milliseconds.
+const HOUSEKEEPING: u64 = 100;
+/// Shortest pause between looks at operators' commands, milliseconds.
+const COMMANDS: u64 = 100;
+/// First and longest pause after a failed read.
+const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Pause of an event whose outcome the database refuses, milliseconds.
+const REFUSED: u64 = 5_000;
+/// A key that is due within this long keeps the database from falling quiet, milliseconds.
+const SOON: u64 = 60_000;
+
+/// The state of an owner.
+pub struct Active {
+    pub(super) env: Arguments,
+    pub(super) myself: ActorRef<Message>,
+    pub(super) epoch: u64,
+    ownership: Arc<Ownership>,
+    _renewer: Task,
+    pub(super) slots: Vec<Slot>,
+    pub(super) pulse: Pulse,
+    pub(super) tasks: JoinSet<()>,
+    pub(super) actions: Vec<(usize, Action)>,
+    /// A look is under way, or wanted.
+    pub(super) looking: bool,
+    pub(super) want_look: bool,
+    /// The mark is being written; it is known to be set.
+    marking: bool,
+    pub(super) armed: bool,
+    pub(super) commanding: bool,
+    pub(super) want_commands: bool,
+    pub(super) commands_at: u64,
+    pub(super) command_mark: i64,
+    /// Nothing is read before this, after a failure.
+    not_before: u64,
+    failures: u32,
+    last_activity: u64,
+    housekeeping_at: u64,
+    tick_at: Option<u64>,
+    incarnation: String,
+    /// The highest seq that the database was seen to have handed out.
+    last_seq: i64,
+}
+
+/// One feed with what it has under way.
+pub struct Slot {
+    /// The decisions.
+    pub feed: Feed,
+    /// What its sequencers share.
+    pub context: Arc<FeedContext>,
+    /// Its sequencers.
+    pub hands: Hands,
+    /// A forward read is under way.
+    pub reading: bool,
+    /// A forward read is wanted.
+    pub want_read: bool,
+    /// The last forward read came to the end of the table.
+    pub dry: bool,
+    /// A catch-up read is under way.
+    pub catching: bool,
+    /// Rows to read by number, and whether such a read is under way.
+    pub fetches: VecDeque<(Vec<i64>, Origin)>,
+    /// A read by number is under way.
+    pub fetching: bool,
+    /// A sweep is under way; where its next slice begins.
+    pub sweep: Option<Option<SweepMark>>,
+    /// Dropped keys are being looked up.
+    pub refilling: bool,
+}
+
+impl Active {
+    /// An owner that has read nothing yet.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called once, by the actor that owns all of it"
+    )]
+    pub fn new(
+        env: &Arguments,
+        myself: ActorRef<Message>,
+        epoch: u64,
+        ownership: Arc<Ownership>,
+        renewer: Task,
+        start: &Start,
+        channel_open: bool,
+        now: u64,
+    ) -> Self {
+        let limits = Limits {
+            events: env.settings.budget_events,
+            bytes: env.settings.budget_bytes,
+            parked: MAX_PARKED,
+            guard: env.settings.guard,
+            watch_gaps: start.watch_gaps,
+        };
+        let slots = env
+            .sinks
+            .iter()
+            .enumerate()
+            .map(|(index, (sink, publisher))| Slot {
+                feed: Feed::new(
+                    Arc::clone(sink),
+                    env.routes.clone(),
+                    limits,
+                    start.renewed.last_seq,
+                ),
+                context: Arc::new(FeedContext {
+                    database: Arc::clone(&env.database),
+                    sink: Arc::clone(sink),
+                    feed: index,
+                    epoch,
+                    ownership: Arc::clone(&ownership),
+                    publisher: publisher.clone(),
+                    settler: env.settler.clone(),
+                    claimer: myself.clone(),
+                    telemetry: env.telemetry.clone(),
+                    tree: env.tree.clone(),
+                }),
+                hands: Hands::default(),
+                reading: false,
+                want_read: true,
+                dry: false,
+                catching: false,
+                fetches: VecDeque::new(),
+                fetching: false,
+                sweep: None,
+                refilling: false,
+            })
+            .collect();
+        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let mut pulse = Pulse::new(ms(env.settings.poll_max), ms(env.settings.fallback), now);
+        pulse.channel(channel_open);
+        Self {
+            env: env.clone(),
+            myself,
+            epoch,
+            ownership,
+            _renewer: renewer,
+            slots,
+            pulse,
+            tasks: JoinSet::new(),
+            actions: Vec::new(),
+            looking: false,
+            want_look: false,
+            marking: false,
+            armed: false,
+            commanding: false,
+            want_commands: false,
+            commands_at: 0,
+            command_mark: start.commands,
+            not_before: 0,
+            failures: 0,
+            last_activity: now,
+            housekeeping_at: 0,
+            tick_at: None,
+            incarnation: start.renewed.incarnation.clone(),
+            last_seq: start.renewed.last_seq,
+        }
+    }
+
+    /// What is owned.
+    pub fn ownership(&self) -> &Arc<Ownership> {
+        &self.ownership
+    }
+
+    /// Ends: nothing is sent any more, every sequencer goes.
+    pub fn end(&mut self) {
+        self.ownership.revoke();
+        self.tasks.abort_all();
+        for slot in &mut self.slots {
+            slot.hands.stop_all();
+        }
+    }
+
+    /// Does a renewal end this ownership? Says why.
+    pub fn disowned_by(&mut self, renewed: &Renewed) -> Option<String> {
+        let last_seq = std::mem::replace(&mut self.last_seq, renewed.last_seq);
+        if renewed.held.len() < self.ownership.leases().len() {
+            Some("a lease was lost to another instance".into())
+        } else if renewed.incarnation != self.incarnation {
+            Some("the database was restored or failed over".into())
+        } else if renewed.last_seq < last_seq {
+            Some("the sequence went back: a restore or a failover".into())
+        } else {
+            None
+        }
+    }
+
+    // ---- pace ------------------------------------------------------------------------------------
+
+    /// Starts whatever is due now.
+    pub fn drive(&mut self, now: u64) {
+        while self.tasks.try_join_next().is_some() {}
+        let resting = now < self.not_before;
+        if !resting && self.next_poll(now) <= now {
+            self.begin_poll(now);
+        }
+        for index in 0..self.slots.len() {
+            self.slots[index].feed.on_time(now);
+            if !resting {
+                self.catch_up(index);
+                self.read(index);
+                self.fetch(index);
+                self.refill(index);
+            }
+        }
+        if !resting {
+            self.look();
+            self.mark(now);
+            self.command(now);
+        }
+        if now >= self.housekeeping_at {
+            self.housekeeping_at = now + HOUSEKEEPING;
+            self.housekeep(now);
+        }
+    }
+
+    fn next_poll(&self, now: u64) -> u64 {
+        let youngest = self
+            .slots
+            .iter()
+            .filter_map(|slot| slot.feed.cursor().gaps().youngest())
+            .max();
+        self.pulse.next_poll(youngest, now)
+    }
+
+    fn begin_poll(&mut self, now: u64) {
+        self.pulse.began(now);
+        for slot in &mut self.slots {
+            slot.want_read = true;
+        }
+        self.want_commands = true;
+        self.want_look = true;
+    }
+
+    /// Something was written: poll at once.
+    pub fn wake(&mut self) {
+        for slot in &mut self.slots {
+            slot.want_read = true;
+            slot.dry = false;
+        }
+        self.want_commands = true;
+    }
+
+    /// The channel opened or was lost.
+    pub fn channel(&mut self, open: bool) {
+        self.armed = false;
+        self.pulse.channel(open);
+        self.wake();
+    }
+
+    fn mark(&mut self, now: u64) {
+        if self.marking {
+            return;
+        }
+        let Some(mark) = self.pulse.mark(now) else {
+            return;
+        };
+        let span = match mark {
+            Mark::Set(span) => Duration::from_millis(span),
+            Mark::Clear => {
+                self.armed = false;
+                Duration::ZERO
+            }
+        };
+        self.marking = true;
+        let (source, myself) = (Arc::clone(&self.env.source), self.myself.clone());
+        let epoch = self.epoch;
+        self.tasks.spawn(async move {
+            let set = source.set_wake_mark(span).await.is_ok();
+            let _ = myself.cast(Message::Marked(epoch, set));
+        });
+    }
+
+    /// The mark was written, or not.
+    pub fn marked(&mut self, set: bool) {
+        self.marking = false;
+        if !set {
+            self.pulse.mark_failed();
+        } else if self.pulse.watches() {
+            self.armed = true;
+            self.want_look = true;
+        }
+    }
+
+    /// When the actor has to act again, unless a message comes first.
+    pub fn next_tick(&mut self, now: u64) -> Option<u64> {
+        let mut next = self.next_poll(now).max(self.not_before);
+        for slot in &self.slots {
+            if let Some(due) = slot.feed.parked().next_due() {
+                next = next.min(due);
+            }
+            if !slot.hands.is_empty() {
+                next = next.min(self.housekeeping_at);
+            }
+        }
+        if self.want_commands && !self.commanding {
+            next = next.min(self.commands_at + COMMANDS).max(self.not_before);
+        }
+        if let Some(quiet) = self.env.settings.quiet_after {
+            let quiet = u64::try_from(quiet.as_millis()).unwrap_or(u64::MAX);
+            let at = self.last_activity.saturating_add(quiet);
+            if at > now {
+                next = next.min(at);
+            }
+        }
+        let next = next.max(now + 1);
+        if self.tick_at.is_some_and(|at| at > now && at <= next) {
+            return None;
+        }
+        self.tick_at = Some(next);
+        Some(next)
+    }
+
+    /// Nothing happened for so long that the database may sleep; with the time until a key is due.
+    pub fn wants_quiet(&self, now: u64) -> Option<Option<Duration>> {
+        let quiet = u64::try_from(self.env.settings.quiet_after?.as_millis()).ok()?;
+        let idle = now.saturating_sub(self.last_activity) >= quiet;
+        let due = self
+            .slots
+            .iter()
+            .filter_map(|slot| slot.feed.parked().next_due())
+            .min();
+        let soon = due.is_some_and(|due| due < now + SOON);
+        (idle && !soon && self.pulse.is_listening() && self.caught_up_now())
+            .then(|| due.map(|due| Duration::from_millis(due - now)))
+    }
+
+    /// Everything due is delivered and settled, as far as anyone can know.
+    pub fn caught_up_now(&self) -> bool {
+        self.actions.is_empty()
+            && self.slots.iter().all(|slot| {
+                slot.dry
+                    && !slot.want_read
+                    && !slot.reading
+                    && !slot.catching
+                    && slot.fetches.is_empty()
+                    && slot.feed.at_rest()
+                    && slot.feed.cursor().gaps().is_empty()
+            })
+    }
+
+    fn housekeep(&mut self, now: u64) {
+        for slot in &mut self.slots {
+            let linger = if slot.hands.len() > MAX_SEQUENCERS {
+                0
+            } else {
+                LINGER
+            };
+            for key in slot.feed.retire_idle(linger, now) {
+                slot.hands.retire(Some(&key));
+            }
+            let (in_flight, parked) = (slot.feed.in_flight(), slot.feed.parked().len());
+            self.env
+                .board
+                .feed(&self.env.database, slot.feed.sink(), |shown| {
+                    shown.in_flight = in_flight as u64;
+                    shown.parked = parked as u64;
+                });
+        }
+    }
+
+    /// Tells whoever waits for it whether everything due is delivered.
+    pub fn tell_caught_up(&self) {
+        let caught_up = self.caught_up_now();
+        self.env
+            .caught_up
+            .send_if_modified(|value| std::mem::replace(value, caught_up) != caught_up);
+    }
+
+    // ---- failures ----------------------------------------------------------------------------------
+
+    /// A call to the database failed: rest, and show it once.
+    pub(super) fn trouble(&mut self, error: &SourceError, now: u64) {
+        self.failures = self.failures.saturating_add(1);
+        let pause = back_off(PAUSE, PAUSE_MAX, self.failures, 0.5);
+        self.not_before = now + u64::try_from(pause.as_millis()).unwrap_or(1_000);
+        let database = &self.env.database;
+        let reason = Some(error.to_string());
+        if self
+            .env
+            .board
+            .database_state(database, DatabaseState::Waiting, reason)
+        {
+            warn!(%database, %error, "database cannot be read; trying again");
+        }
+    }
+
+    /// A call to the database succeeded.
+    pub(super) fn fine(&mut self) {
+        if self.failures > 0 {
+            self.failures = 0;
+            let database = &self.env.database;
+            self.env
+                .board
+                .database_state(database, DatabaseState::Active, None);
+            info!(%database, "database is read again");
+        }
+    }
+
+    /// Something moved: the database is not quiet.
+    pub(super) fn active_at(&mut self, now: u64) {
+        self.last_activity = now;
+    }
+
+    // ---- what sequencers and settler say -------------------------------------------------------------
+
+    /// Outcomes were committed.
+    pub fn settled(&mut self, list: &[Settled], now: u64) {
+        self.active_at(now);
+        for settled in list {
+            if let Some(slot) = self.slots.get_mut(settled.feed) {
+                if settled.refused {
+                    slot.feed.on_refused(settled.seq, REFUSED, now);
+                } else {
+                    slot.feed.on_settled(settled.seq, settled.done, now);
+                }
+            }
+        }
+    }
+
+    /// A sequencer's key cannot go on.
+    pub fn park(&mut self, feed: usize, park: Park, now: u64) {
+        self.active_at(now);
+        if let Some(slot) = self.slots.get_mut(feed) {
+            if let Some(key) = park.key.name() {
+                slot.hands.retire(Some(key));
+            }
+            slot.feed.on_park(park, now);
+        }
+    }
+
+    /// Events came back unsent.
+    pub fn returned(&mut self, feed: usize, seqs: &[i64], now: u64) {
+        if let Some(slot) = self.slots.get_mut(feed) {
+            slot.feed.on_returned(seqs, now);
+        }
+    }
+
+    /// A sequencer died, and everything it reported is settled.
+    pub fn orphaned(&mut self, feed: usize, key: Option<&Arc<str>>, now: u64) {
+        if let Some(slot) = self.slots.get_mut(feed) {
+            slot.feed.on_orphaned(key, BATCH as u64, now);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Shutting down: nothing new is read or sent, what is out may finish within the grace.
+
+use std::collections::HashSet;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::active::Active;
+use super::{Message, Phase, State, Tag};
+use crate::actor::database;
+use crate::actor::handle::Task;
+use crate::actor::keeper;
+use crate::actor::settler::Settled;
+use crate::status::DatabaseState;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Limit for giving the leases back.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+
+/// What a shutdown found, per database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Events acknowledged and settled during the drain.
+    pub acked: u64,
+    /// Events given back unsent.
+    pub returned: u64,
+    /// Events whose outcome is not known, or not written.
+    pub unknown: u64,
+}
+
+impl std::ops::AddAssign for Drained {
+    fn add_assign(&mut self, other: Self) {
+        self.acked += other.acked;
+        self.returned += other.returned;
+        self.unknown += other.unknown;
+    }
+}
+
+/// A drain under way.
+pub struct Draining {
+    active: Option<Box<Active>>,
+    out: HashSet<(usize, i64)>,
+    report: Drained,
+    flushing: bool,
+}
+
+impl Draining {
+    /// Outcomes were committed.
+    pub fn settled(&mut self, list: &[Settled]) {
+        for settled in list {
+            if self.out.remove(&(settled.feed, settled.seq)) {
+                self.report.acked += u64::from(settled.applied);
+            }
+        }
+    }
+
+    /// Events came back unsent.
+    pub fn returned(&mut self, feed: usize, seqs: &[i64]) {
+        for seq in seqs {
+            if self.out.remove(&(feed, *seq)) {
+                self.report.returned += 1;
+            }
+        }
+    }
+
+    /// Nothing may be sent any more.
+    pub fn revoke(&self) {
+        if let Some(active) = &self.active {
+            active.ownership().revoke();
+        }
+    }
+}
+
+impl State {
+    /// Stops reading and sending; the parent hears when what is out has ended.
+    pub(super) fn drain(&mut self, until: Instant) {
+        if matches!(self.phase, Phase::Draining(_)) {
+            return;
+        }
+        self.show(DatabaseState::Draining, None);
+        self.tell_keeper(keeper::Mode::Quiet);
+        self.tasks.clear();
+        self.listener = None;
+        let phase = std::mem::replace(&mut self.phase, Phase::Opening);
+        let mut draining = Draining {
+            active: None,
+            out: HashSet::new(),
+            report: Drained::default(),
+            flushing: false,
+        };
+        if let Phase::Active(mut active) = phase {
+            active.tasks.abort_all();
+            for (index, slot) in active.slots.iter_mut().enumerate() {
+                slot.hands.halt_all();
+                let seqs = slot.feed.outstanding();
+                draining.out.extend(seqs.map(|seq| (index, seq)));
+            }
+            draining.active = Some(active);
+        }
+        self.phase = Phase::Draining(draining);
+        let left = until.saturating_duration_since(Instant::now());
+        self.myself.send_after(left, || Message::DrainOver);
+        self.check_drained();
+    }
+
+    /// Goes on once nothing is out.
+    pub(super) fn check_drained(&mut self) {
+        if let Phase::Draining(draining) = &mut self.phase
+            && draining.out.is_empty()
+            && !draining.flushing
+        {
+            draining.flushing = true;
+            self.flush(Tag::Drained);
+        }
+    }
+
+    /// The grace is over: what is still out stays unknown.
+    pub(super) fn drain_over(&mut self) {
+        if let Phase::Draining(draining) = &mut self.phase
+            && !draining.flushing
+        {
+            draining.flushing = true;
+            draining.report.unknown = draining.out.len() as u64;
+            let database = &self.arguments.database;
+            warn!(
+                %database,
+                unknown = draining.report.unknown,
+                "the grace is over with events still out; they are delivered again under the same ids"
+            );
+            self.release_leases();
+        }
+    }
+
+    /// Gives the leases back, so that another instance can go on at once.
+    pub(super) fn release_leases(&mut self) {
+        let Phase::Draining(draining) = &mut self.phase else {
+            return;
+        };
+        let Some(mut active) = draining.active.take() else {
+            let _ = self.myself.cast(Message::Released);
+            return;
+        };
+        active.end();
+        let leases = active.ownership().leases();
+        let source = Arc::clone(&self.arguments.source);
+        let myself = self.myself.clone();
+        let database = Arc::clone(&self.arguments.database);
+        self.tasks.push(Task::spawn(async move {
+            let released = tokio::time::timeout(RELEASE_LIMIT, source.release(&leases)).await;
+            match released {
+                Ok(Ok(())) => info!(%database, shards = leases.len(), "leases released"),
+                _ => warn!(
+                    %database,
+                    shards = leases.len(),
+                    "leases could not be released; they end by themselves within the lease time"
+                ),
+            }
+            let _ = myself.cast(Message::Released);
+        }));
+    }
+
+    /// The leases are given back: the parent may end this actor.
+    pub(super) fn released(&mut self) {
+        if let Phase::Draining(draining) = &self.phase {
+            let report = draining.report;
+            let _ = self
+                .arguments
+                .parent
+                .cast(database::Message::Drained(report));
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What comes back from sequencers and the settler: settled, returned, parked, lost.
+
+use std::sync::Arc;
+
+use super::action::Park;
+use super::{Feed, MAX_HIGH};
+use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Wait};
+use crate::actor::claimer::parked::Parked;
+
+impl Feed {
+    /// An outcome was committed; `done` when the row will not come back for this sink.
+    pub fn on_settled(&mut self, seq: i64, done: bool, now: u64) {
+        let Some((key, weight)) = self.outstanding.remove(&seq) else {
+            return;
+        };
+        self.budget.give(weight);
+        if done {
+            self.recent.add(seq);
+        }
+        let Some(key) = key else {
+            if let Some(state) = self.alone.get_mut(&seq) {
+                state.let_go(now);
+            }
+            self.wake_if_drained(&OrderKey::Alone(seq));
+            return;
+        };
+        if let Some(state) = self.keys.get_mut(&key) {
+            state.settled(now);
+            if done {
+                state.strikes = 0;
+                state.repeat = None;
+            }
+        }
+        self.wake_if_drained(&OrderKey::Named(key));
+    }
+
+    /// Events came back unsent.
+    pub fn on_returned(&mut self, seqs: &[i64], now: u64) {
+        for seq in seqs {
+            let Some((key, weight)) = self.outstanding.remove(seq) else {
+                continue;
+            };
+            self.budget.give(weight);
+            let Some(key) = key else { continue };
+            if let Some(state) = self.keys.get_mut(&key) {
+                state.let_go(now);
+                state.lower_from(*seq);
+            }
+            self.wake_if_drained(&OrderKey::Named(key));
+        }
+    }
+
+    /// A sequencer parked its key.
+    pub fn on_park(&mut self, park: Park, now: u64) {
+        let until = now.saturating_add(park.pause);
+        for seq in &park.returned {
+            if let Some((_, weight)) = self.outstanding.remove(seq) {
+                self.budget.give(weight);
+                if let Some(name) = park.key.name()
+                    && let Some(state) = self.keys.get_mut(name)
+                {
+                    state.let_go(now);
+                }
+            }
+        }
+        match &park.key {
+            OrderKey::Named(name) => {
+                let name = Arc::clone(name);
+                let state = self
+                    .keys
+                    .entry(Arc::clone(&name))
+                    .or_insert_with(|| KeyState::new(now));
+                state.strikes = park.strikes;
+                state.repeat = park.repeat.then_some(park.head);
+                let from = match &state.flow {
+                    Flow::Behind { from, .. } => park.head.min(*from),
+                    Flow::Forward => park.head,
+                };
+                self.fall_behind(&name, from, Wait::Until(until), now);
+                let hash = crate::lease::fnv1a64(name.as_bytes());
+                if let Some(high) = self.high.get_mut(&hash) {
+                    *high = (*high).min(park.head.saturating_sub(1));
+                }
+            }
+            OrderKey::Alone(seq) => {
+                let mut state = KeyState::new(now);
+                state.strikes = park.strikes;
+                state.repeat = park.repeat.then_some(park.head);
+                if park.settling {
+                    state.handed(*seq);
+                }
+                let wait = Wait::Until(until);
+                state.flow = Flow::Behind {
+                    from: *seq,
+                    passed: 0,
+                    wait,
+                };
+                self.alone.insert(*seq, state);
+                self.rewait(&park.key, None, wait);
+            }
+        }
+    }
+
+    /// A sequencer died without a word: nothing of its key may pass what it had, until that is read again.
+    pub fn on_sequencer_lost(&mut self, key: &Arc<str>, now: u64) {
+        let lowest = self
+            .outstanding
+            .iter()
+            .filter(|(_, (owner, _))| owner.as_ref() == Some(key))
+            .map(|(seq, _)| *seq)
+            .min();
+        let from = match self.keys.get(key).map(|state| &state.flow) {
+            Some(Flow::Behind { from, .. }) => lowest.map_or(*from, |lowest| lowest.min(*from)),
+            _ => match lowest {
+                Some(lowest) => lowest,
+                None => return,
+            },
+        };
+        self.fall_behind(key, from, Wait::Drain, now);
+    }
+
+    /// A sequencer died without a word, and everything it had reported is settled: what is still out of its key
+    /// is read again, from the table.
+    pub fn on_orphaned(&mut self, key: Option<&Arc<str>>, pause: u64, now: u64) {
+        let lost: Vec<i64> = self
+            .outstanding
+            .iter()
+            .filter(|(_, (owner, _))| owner.as_ref() == key)
+            .map(|(seq, _)| *seq)
+            .collect();
+        for seq in &lost {
+            if let Some((_, weight)) = self.outstanding.remove(seq) {
+                self.budget.give(weight);
+            }
+            if key.is_none() {
+                self.on_park(
+                    Park {
+                        key: OrderKey::Alone(*seq),
+                        head: *seq,
+                        pause,
+                        settling: false,
+                        strikes: 0,
+                        repeat: true,
+                        returned: Vec::new(),
+                    },
+                    now,
+                );
+            }
+        }
+        let Some(key) = key else { return };
+        let Some(state) = self.keys.get_mut(key) else {
+            return;
+        };
+        state.held = 0;
+        state.held_max = i64::MIN;
+        if let Some(lowest) = lost.iter().min() {
+            state.repeat = Some(*lowest);
+            let from = match &state.flow {
+                Flow::Behind { from, .. } => (*from).min(*lowest),
+                Flow::Forward => *lowest,
+            };
+            self.fall_behind(key, from, Wait::Until(now.saturating_add(pause)), now);
+        }
+    }
+
+    /// Named keys with nothing out, nothing waiting, and no work for `linger` milliseconds: their sequencers
+    /// may end. They are forgotten here.
+    pub fn retire_idle(&mut self, linger: u64, now: u64) -> Vec<Arc<str>> {
+        let idle: Vec<Arc<str>> = self
+            .keys
+            .iter()
+            .filter(|(_, state)| {
+                state.held == 0
+                    && state.flow == Flow::Forward
+                    && now.saturating_sub(state.idle_since) >= linger
+            })
+            .map(|(key, _)| Arc::clone(key))
+            .collect();
+        for key in &idle {
+            self.keys.remove(key);
+        }
+        idle
+    }
+
+    /// Forgets sent seqs below which no gap is open: nothing can come late behind them.
+    pub(super) fn prune_high(&mut self) {
+        match self.cursor.gaps().first() {
+            None => self.high.clear(),
+            Some(gap) if self.high.len() >= MAX_HIGH / 2 => self.high.retain(|_, high| *high > gap),
+            Some(_) => {}
+        }
+    }
+
+    /// Rows found again through the index on due times, after keys had to be dropped.
+    pub fn on_due_rows(&mut self, due: &[(OrderKey, i64, u64)], now: u64) {
+        for (key, seq, pause) in due {
+            if self.is_known(*seq) {
+                continue;
+            }
+            let wait = Wait::Until(now.saturating_add(*pause));
+            match key {
+                OrderKey::Named(name) if !self.keys.contains_key(name) => {
+                    // Earlier rows of the key may exist; its own run is read from the start.
+                    self.fall_behind(&Arc::clone(name), i64::MIN, wait, now);
+                }
+                OrderKey::Alone(seq) if !self.alone.contains_key(seq) => {
+                    let mut state = KeyState::new(now);
+                    state.flow = Flow::Behind {
+                        from: *seq,
+                        passed: 0,
+                        wait,
+                    };
+                    self.alone.insert(*seq, state);
+                    self.rewait(key, None, wait);
+                }
+                OrderKey::Named(_) | OrderKey::Alone(_) => {}
+            }
+        }
+    }
+
+    /// Everything handed over and not settled.
+    pub fn outstanding(&self) -> impl Iterator<Item = i64> {
+        self.outstanding.keys().copied()
+    }
+
+    /// The database refuses this event's outcome: it waits for `pause` milliseconds and is tried again.
+    pub fn on_refused(&mut self, seq: i64, pause: u64, now: u64) {
+        let Some(key) = self.outstanding.get(&seq).map(|(key, _)| key.clone()) else {
+            return;
+        };
+        self.on_settled(seq, false, now);
+        self.on_park(
+            Park {
+                key: OrderKey::of(key.as_ref(), seq),
+                head: seq,
+                pause,
+                settling: false,
+                strikes: 0,
+                repeat: true,
+                returned: Vec::new(),
+            },
+            now,
+        );
+    }
+
+    /// The due times, to take in a refill.
+    pub fn parked_mut(&mut self) -> &mut Parked {
+        &mut self.parked
+    }
+}

@@ -1,0 +1,181 @@
+//! Rows found by their number: in gaps, by a sweep, by an operator's word, or too large for a batch.
+
+use std::sync::Arc;
+
+use super::action::{Action, Actions, Origin};
+use super::{Feed, due_at};
+use crate::actor::claimer::keys::{Flow, OrderKey, Wait};
+use crate::route::Route;
+use crate::source::{Head, Row};
+
+impl Feed {
+    /// Which of these (seq, key) pairs are news, and so worth reading whole.
+    pub fn unknown(&self, pairs: &[(i64, Option<Arc<str>>)]) -> Vec<i64> {
+        pairs
+            .iter()
+            .filter(|(seq, key)| !self.is_known(*seq) && !self.will_be_read(*seq, key.as_ref()))
+            .map(|(seq, _)| *seq)
+            .collect()
+    }
+
+    /// Is the row going to be read by its key's own run?
+    pub(super) fn will_be_read(&self, seq: i64, key: Option<&Arc<str>>) -> bool {
+        let state = match key {
+            Some(key) => self.keys.get(key),
+            None => self.alone.get(&seq),
+        };
+        matches!(state.map(|state| &state.flow),
+            Some(Flow::Behind { from, wait, .. }) if *from <= seq && !matches!(wait, Wait::Reading(_)))
+    }
+
+    /// The heads of a sweep that nothing here explains.
+    pub fn unexplained(&self, heads: &[Head]) -> Vec<i64> {
+        heads
+            .iter()
+            .filter(|head| {
+                let behind = match &head.ordering_key {
+                    Some(key) => self.is_behind(key),
+                    None => self.alone.contains_key(&head.seq),
+                };
+                head.seq <= self.cursor.at()
+                    && !behind
+                    && !self.is_known(head.seq)
+                    && !self.cursor.gaps().contains(head.seq)
+                    && !self.parked.overflowed()
+                    && self.routes.to_sink(&head.kind, &self.sink).is_some()
+            })
+            .map(|head| head.seq)
+            .collect()
+    }
+
+    /// Marks rows as being read by number.
+    pub fn fetch(&mut self, seqs: &[i64]) {
+        self.fetching.extend(seqs);
+    }
+
+    /// A read by number failed: large rows' keys go back to the queue, gaps and sweeps find the rest again.
+    pub fn fetch_failed(&mut self, seqs: &[i64]) {
+        for seq in seqs {
+            self.fetching.remove(seq);
+        }
+        let stuck: Vec<OrderKey> = self
+            .keys
+            .iter()
+            .filter(|(_, state)| {
+                matches!(&state.flow, Flow::Behind { from, wait: Wait::Reading(_), .. } if seqs.contains(from))
+            })
+            .map(|(key, _)| OrderKey::Named(Arc::clone(key)))
+            .collect();
+        for key in stuck {
+            if let Some(state) = self.state_mut(&key)
+                && let Flow::Behind { wait, .. } = &mut state.flow
+            {
+                *wait = Wait::Drain;
+            }
+            self.wake_if_drained(&key);
+        }
+    }
+
+    /// Takes in rows read by number (`asked`); those that are gone are missing from `rows`. Returns the actions and how many were
+    /// real news.
+    pub fn on_fetched(
+        &mut self,
+        asked: &[i64],
+        rows: Vec<Row>,
+        origin: Origin,
+        now: u64,
+    ) -> (Vec<Action>, u64) {
+        let mut out = Actions::default();
+        let mut news = 0;
+        for seq in asked {
+            self.fetching.remove(seq);
+        }
+        for row in rows {
+            let seq = row.seq;
+            if origin == Origin::Command {
+                self.recent.remove(seq);
+            }
+            self.cursor.gaps_mut().fill(seq);
+            let Some(route) = self.wanted(&row) else {
+                continue;
+            };
+            news += 1;
+            let reentered = origin == Origin::Command;
+            match row.ordering_key.clone() {
+                None => {
+                    self.alone.remove(&seq);
+                    self.take_alone(row, route, reentered, now, &mut out);
+                }
+                Some(key) => self.late_row(key, row, route, origin, now, &mut out),
+            }
+        }
+        if origin == Origin::Large {
+            self.fetch_failed(asked);
+        }
+        (out.into(), news)
+    }
+
+    pub(super) fn late_row(
+        &mut self,
+        key: Arc<str>,
+        row: Row,
+        route: Arc<Route>,
+        origin: Origin,
+        now: u64,
+        out: &mut Actions,
+    ) {
+        let seq = row.seq;
+        let reentered = origin == Origin::Command;
+        let flow = self.keys.get(&key).map(|state| state.flow.clone());
+        match flow {
+            None | Some(Flow::Forward) if row.due_in.is_zero() && row.body.is_some() => {
+                self.hand_named(key, row, route, reentered, out);
+            }
+            None | Some(Flow::Forward) => {
+                let until = due_at(now, &row);
+                self.fall_behind(&key, seq, Wait::Until(until), now);
+            }
+            Some(Flow::Behind { from, wait, .. }) if origin == Origin::Large && seq == from => {
+                self.hand_named(Arc::clone(&key), row, route, false, out);
+                self.set_behind(&key, seq.saturating_add(1), wait, Wait::Drain);
+            }
+            Some(Flow::Behind {
+                from,
+                wait: wait @ Wait::Until(_),
+                ..
+            }) if seq < from => {
+                // A new head: what the key waited for does not concern it.
+                self.set_behind(&key, seq, wait, Wait::Drain);
+            }
+            Some(Flow::Behind { from, wait, .. }) if seq < from => {
+                if row.due_in.is_zero() && row.body.is_some() {
+                    self.hand_named(key, row, route, reentered, out);
+                } else if let Some(state) = self.keys.get_mut(&key) {
+                    state.lower_from(seq);
+                    self.set_behind(&key, seq.min(from), wait, wait);
+                }
+            }
+            Some(Flow::Behind { from, wait, .. }) => self.set_behind(&key, from, wait, wait),
+        }
+    }
+
+    /// Moves a key that is behind, and lets a read under way know that something came meanwhile.
+    pub(super) fn set_behind(&mut self, key: &Arc<str>, from: i64, before: Wait, wait: Wait) {
+        if let Some(state) = self.keys.get_mut(key)
+            && let Flow::Behind {
+                from: at,
+                passed,
+                wait: now,
+            } = &mut state.flow
+        {
+            *at = from;
+            *passed += 1;
+            *now = wait;
+        }
+        let order_key = OrderKey::Named(Arc::clone(key));
+        if before != wait {
+            self.rewait(&order_key, Some(before), wait);
+        }
+        self.wake_if_drained(&order_key);
+    }
+}

@@ -1,0 +1,311 @@
+//! From nothing to owning: opening, standing by, renewing, resetting, falling quiet.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+use uuid::Uuid;
+
+use super::active::Active;
+use super::{Message, Phase, State, Tag};
+use crate::actor::handle::Task;
+use crate::actor::keeper;
+use crate::lease::{Deadline, Lease, Ownership};
+use crate::retry::{back_off, jitter};
+use crate::source::{Opened, Renewed, Source, SourceError, SourceErrorKind};
+use crate::status::{DatabaseState, HeldLease};
+
+/// First and longest pause after a failure: at most one attempt a second in an outage.
+const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often a standby asks for free shards.
+const STANDBY: Duration = Duration::from_secs(1);
+/// How long opening waits for outcomes of an earlier incarnation to be written.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+/// How often a quiet database is looked at, in case a wake-up was lost.
+const QUIET_LOOK: Duration = Duration::from_secs(15 * 60);
+
+/// What an owner begins with.
+#[derive(Debug)]
+pub struct Start {
+    /// What opening found.
+    pub opened: Opened,
+    /// Every shard.
+    pub leases: Vec<Lease>,
+    /// How long they are trusted.
+    pub deadline: Deadline,
+    /// Commands up to here are older than this incarnation.
+    pub commands: i64,
+    /// Commits may become visible out of order.
+    pub watch_gaps: bool,
+    /// Where the database stands.
+    pub renewed: Renewed,
+}
+
+impl State {
+    /// Opens once the settler has written what an earlier incarnation left.
+    pub(super) fn flush_and_open(&mut self) {
+        self.epoch += 1;
+        self.phase = Phase::Opening;
+        let epoch = self.epoch;
+        self.flush(Tag::Open(epoch));
+        self.myself
+            .send_after(FLUSH_LIMIT, move || Message::Open(epoch));
+    }
+
+    /// Tries to open, or to take the shards.
+    pub(super) fn open(&mut self, epoch: u64) {
+        if epoch != self.epoch
+            || !matches!(self.phase, Phase::Opening | Phase::Standby | Phase::Quiet)
+        {
+            return;
+        }
+        // One attempt per epoch: a second request of the same epoch finds it taken.
+        self.epoch += 1;
+        let epoch = self.epoch;
+        if !matches!(self.phase, Phase::Standby) {
+            self.phase = Phase::Opening;
+        }
+        self.quiet.store(false, Ordering::Release);
+        let source = Arc::clone(&self.arguments.source);
+        let (instance, ttl) = (
+            self.arguments.settings.instance,
+            self.arguments.settings.ttl,
+        );
+        let myself = self.myself.clone();
+        self.tasks.clear();
+        self.tasks.push(Task::spawn(async move {
+            let result = start(&*source, instance, ttl).await;
+            let _ = myself.cast(Message::Opened(epoch, result));
+        }));
+    }
+
+    /// Opening ended: owner, standby, or later.
+    pub(super) fn opened(&mut self, epoch: u64, result: Result<Option<Box<Start>>, SourceError>) {
+        if epoch != self.epoch || !matches!(self.phase, Phase::Opening | Phase::Standby) {
+            return;
+        }
+        match result {
+            Ok(Some(start)) => self.activate(*start),
+            Ok(None) => {
+                self.failures = 0;
+                self.phase = Phase::Standby;
+                self.show(DatabaseState::Standby, None);
+                self.tell_keeper(keeper::Mode::Standby);
+                let spread = jitter(self.arguments.settings.instance, self.epoch as u32);
+                self.open_after(STANDBY.mul_f64(0.75 + spread / 4.0));
+            }
+            Err(error) => {
+                self.phase = Phase::Opening;
+                self.fail(&error);
+                let pause = self.pause();
+                self.open_after(pause);
+            }
+        }
+    }
+
+    fn open_after(&self, pause: Duration) {
+        let epoch = self.epoch;
+        self.myself.send_after(pause, move || Message::Open(epoch));
+    }
+
+    fn pause(&mut self) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        let spread = jitter(Uuid::new_v4(), self.failures);
+        // Jitter shortens below the bound of one attempt a second only in the first steps.
+        back_off(PAUSE, PAUSE_MAX, self.failures, spread)
+    }
+
+    fn fail(&self, error: &SourceError) {
+        if self.show(DatabaseState::Waiting, Some(error.to_string())) {
+            let database = &self.arguments.database;
+            if error.kind == SourceErrorKind::Unusable {
+                error!(%database, %error, "database cannot be used; an operator has to act");
+            } else {
+                warn!(%database, %error, "database cannot be reached; trying again");
+            }
+        }
+    }
+
+    fn activate(&mut self, start: Start) {
+        self.failures = 0;
+        let ownership = Arc::new(Ownership::new(
+            start.opened.shards,
+            &start.leases,
+            start.deadline,
+        ));
+        let database = Arc::clone(&self.arguments.database);
+        for remark in &start.opened.remarks {
+            warn!(%database, "{remark}");
+        }
+        info!(%database, shards = start.leases.len(), "database is relayed by this instance");
+        self.show(DatabaseState::Active, None);
+        self.arguments.board.database(&database, |shown| {
+            shown.leases = start
+                .leases
+                .iter()
+                .map(|lease| HeldLease {
+                    shard: lease.shard,
+                    token: lease.token,
+                })
+                .collect();
+        });
+        self.tell_keeper(keeper::Mode::Active);
+        let renewer = self.renewer(Arc::clone(&ownership), start.leases.clone());
+        let now = self.now();
+        let active = Active::new(
+            &self.arguments,
+            self.myself.clone(),
+            self.epoch,
+            ownership,
+            renewer,
+            &start,
+            self.channel_open,
+            now,
+        );
+        self.phase = Phase::Active(Box::new(active));
+        self.listen();
+        let _ = self.myself.cast(Message::Tick(self.epoch));
+    }
+
+    /// Renews on its own task, whatever the actor is doing.
+    fn renewer(&self, ownership: Arc<Ownership>, leases: Vec<Lease>) -> Task {
+        let source = Arc::clone(&self.arguments.source);
+        let myself = self.myself.clone();
+        let (ttl, epoch) = (self.arguments.settings.ttl, self.epoch);
+        Task::spawn(async move {
+            let mut pause = ttl / 3;
+            loop {
+                tokio::time::sleep(pause).await;
+                let sent = Deadline::now();
+                let result = source.renew(&leases, ttl).await;
+                pause = match &result {
+                    Ok(renewed) if renewed.held.len() == leases.len() => {
+                        ownership.extend(sent.trusting(ttl));
+                        ttl / 3
+                    }
+                    _ => PAUSE_MAX.min(ttl / 3),
+                };
+                if myself.cast(Message::Renewed(epoch, sent, result)).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// A renewal ended: are the leases held, and is it still the same history?
+    pub(super) fn renewed(
+        &mut self,
+        epoch: u64,
+        _sent: Deadline,
+        result: Result<Renewed, SourceError>,
+    ) {
+        let now = self.now();
+        if epoch != self.epoch {
+            return;
+        }
+        let Phase::Active(active) = &mut self.phase else {
+            return;
+        };
+        let reason = match &result {
+            Ok(renewed) => active.disowned_by(renewed),
+            Err(_) if active.ownership().time_left().is_zero() => {
+                Some("leases could not be renewed in time".to_owned())
+            }
+            Err(error) => {
+                // Idle or not: an outage shows, and the next poll tells when it is over.
+                active.trouble(error, now);
+                active.wake();
+                None
+            }
+        };
+        if let Some(reason) = reason {
+            self.reset(&reason);
+        }
+    }
+
+    /// Throws the state away and begins again from the table.
+    pub(super) fn reset(&mut self, reason: &str) {
+        let database = &self.arguments.database;
+        warn!(%database, reason, "starting again from the table under fresh leases");
+        self.leave_active();
+        self.show(DatabaseState::Starting, Some(reason.to_owned()));
+        self.flush_and_open();
+    }
+
+    /// Ends the active state: nothing may be sent in its name any more.
+    fn leave_active(&mut self) {
+        if let Phase::Active(active) = &mut self.phase {
+            active.end();
+        }
+        self.arguments.caught_up.send_replace(false);
+        self.phase = Phase::Opening;
+        let database = &self.arguments.database;
+        self.arguments
+            .board
+            .database(database, |shown| shown.leases.clear());
+    }
+
+    /// Nothing happened for long: release the leases and stop every statement but the channel's.
+    pub(super) fn fall_quiet(&mut self, next_due: Option<Duration>) {
+        let Phase::Active(active) = &self.phase else {
+            return;
+        };
+        let leases = active.ownership().leases();
+        self.leave_active();
+        self.epoch += 1;
+        self.phase = Phase::Quiet;
+        self.quiet.store(true, Ordering::Release);
+        self.tell_keeper(keeper::Mode::Quiet);
+        self.show(DatabaseState::Quiet, None);
+        self.arguments.caught_up.send_replace(true);
+        info!(database = %self.arguments.database, "database is quiet; waiting for a wake-up");
+        let source = Arc::clone(&self.arguments.source);
+        self.tasks.clear();
+        // The mark first: a writer that commits after the leases are free must still wake somebody.
+        self.tasks.push(Task::spawn(async move {
+            let _ = source.set_wake_mark(2 * QUIET_LOOK).await;
+            let _ = source.release(&leases).await;
+        }));
+        self.open_after(next_due.map_or(QUIET_LOOK, |due| due.min(QUIET_LOOK)));
+    }
+
+    pub(super) fn tell_keeper(&self, mode: keeper::Mode) {
+        self.arguments.keeper.send(keeper::Message::Mode(mode));
+    }
+
+    /// Shows the database's state; true when it changed.
+    pub(super) fn show(&self, state: DatabaseState, reason: Option<String>) -> bool {
+        let database = &self.arguments.database;
+        self.arguments.board.database_state(database, state, reason)
+    }
+}
+
+/// Opens, takes every shard and learns where the database stands. `None`: another instance owns it.
+async fn start(
+    source: &dyn Source,
+    instance: Uuid,
+    ttl: Duration,
+) -> Result<Option<Box<Start>>, SourceError> {
+    let opened = source.open().await?;
+    let sent = Deadline::now();
+    let leases = source.acquire(instance, ttl).await?;
+    if leases.len() < usize::from(opened.shards) {
+        if !leases.is_empty() {
+            source.release(&leases).await?;
+        }
+        return Ok(None);
+    }
+    let commands = source.commands(None).await?.mark;
+    let watch_gaps = source.writers().await?.is_some();
+    let renewed = source.renew(&leases, ttl).await?;
+    Ok(Some(Box::new(Start {
+        opened,
+        leases,
+        deadline: sent.trusting(ttl),
+        commands,
+        watch_gaps,
+        renewed,
+    })))
+}

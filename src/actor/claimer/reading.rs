@@ -1,0 +1,448 @@
+//! The reads, looks and fetches of an owner: started as tasks, taken in when they return.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::active::Active;
+use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
+use super::keys::OrderKey;
+use super::{Look, Message};
+use crate::event::Timestamp;
+use crate::source::{Command, Commands, Due, Row, SourceError, Sweep};
+
+/// Most rows of a look into gaps.
+const LOOK: u32 = 1_000;
+/// Most rows read whole at once.
+const FETCH: usize = 100;
+/// Most heads of one slice of a sweep.
+const SLICE: u32 = 500;
+/// Most dropped keys looked up at once.
+const REFILL: u32 = 5_000;
+/// Shortest pause between looks at commands, milliseconds.
+const COMMANDS: u64 = 100;
+
+impl Active {
+    // ---- forward -----------------------------------------------------------------------------------
+
+    /// Starts a forward read, if one is wanted and there is room for what it may bring.
+    pub(super) fn read(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if slot.reading || !slot.want_read {
+            return;
+        }
+        let Some(plan) = slot.feed.plan_read() else {
+            return;
+        };
+        slot.reading = true;
+        slot.want_read = false;
+        let read = slot.feed.recent_mut().read_began();
+        let sink = Arc::clone(slot.feed.sink());
+        let (source, myself, epoch) = self.task();
+        self.tasks.spawn(async move {
+            let limit = u32::try_from(plan.limit).unwrap_or(u32::MAX);
+            let result = source.read(&sink, plan.after, limit, &plan.bare_keys).await;
+            let _ = myself.cast(Message::Read(epoch, index, read, plan, result));
+        });
+    }
+
+    /// A forward read ended.
+    pub(super) fn read_done(
+        &mut self,
+        index: usize,
+        read: u64,
+        plan: &ReadPlan,
+        result: Result<Vec<Row>, SourceError>,
+        now: u64,
+    ) {
+        let slot = &mut self.slots[index];
+        slot.reading = false;
+        match result {
+            Ok(rows) => {
+                let count = rows.len();
+                slot.dry = count < plan.limit;
+                slot.want_read |= !slot.dry;
+                let actions = slot.feed.on_read(plan, rows, now);
+                slot.feed.recent_mut().read_ended(read);
+                self.actions
+                    .extend(actions.into_iter().map(|action| (index, action)));
+                self.want_look |= !self.slots[index].feed.cursor().gaps().is_empty();
+                self.pulse.polled(count as u64, now);
+                if count > 0 {
+                    self.active_at(now);
+                }
+                self.fine();
+            }
+            Err(error) => {
+                slot.feed.read_failed(plan);
+                slot.feed.recent_mut().read_ended(read);
+                slot.want_read = true;
+                self.trouble(&error, now);
+            }
+        }
+    }
+
+    // ---- keys that are behind ------------------------------------------------------------------------
+
+    /// Starts a catch-up read, if keys wait for one.
+    pub(super) fn catch_up(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if slot.catching {
+            return;
+        }
+        let Some(plan) = slot.feed.plan_catch_up() else {
+            return;
+        };
+        slot.catching = true;
+        let read = slot.feed.recent_mut().read_began();
+        let sink = Arc::clone(slot.feed.sink());
+        let (source, myself, epoch) = self.task();
+        self.tasks.spawn(async move {
+            let result = async {
+                let mut rows = Vec::new();
+                if !plan.keys.is_empty() {
+                    let per_key = u32::try_from(plan.per_key).unwrap_or(u32::MAX);
+                    rows = source.read_keys(&sink, &plan.keys, per_key).await?;
+                }
+                if !plan.alone.is_empty() {
+                    rows.extend(source.read_seqs(&sink, &plan.alone).await?);
+                }
+                Ok(rows)
+            }
+            .await;
+            let _ = myself.cast(Message::CaughtUp(epoch, index, read, plan, result));
+        });
+    }
+
+    /// A catch-up read ended.
+    pub(super) fn caught_up(
+        &mut self,
+        index: usize,
+        read: u64,
+        plan: &CatchUpPlan,
+        result: Result<Vec<Row>, SourceError>,
+        now: u64,
+    ) {
+        let slot = &mut self.slots[index];
+        slot.catching = false;
+        match result {
+            Ok(rows) => {
+                let actions = slot.feed.on_catch_up(plan, rows, now);
+                slot.feed.recent_mut().read_ended(read);
+                self.actions
+                    .extend(actions.into_iter().map(|action| (index, action)));
+                self.fine();
+            }
+            Err(error) => {
+                slot.feed.catch_up_failed(plan);
+                slot.feed.recent_mut().read_ended(read);
+                self.trouble(&error, now);
+            }
+        }
+    }
+
+    // ---- rows by number --------------------------------------------------------------------------------
+
+    /// Starts the next read by number.
+    pub(super) fn fetch(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if slot.fetching {
+            return;
+        }
+        let Some((mut seqs, origin)) = slot.fetches.pop_front() else {
+            return;
+        };
+        // Large rows come one at a time: each may take the whole budget.
+        let most = if origin == Origin::Large { 1 } else { FETCH };
+        if seqs.len() > most {
+            let rest = seqs.split_off(most);
+            slot.fetches.push_front((rest, origin));
+        }
+        slot.fetching = true;
+        slot.feed.fetch(&seqs);
+        let read = slot.feed.recent_mut().read_began();
+        let sink = Arc::clone(slot.feed.sink());
+        let (source, myself, epoch) = self.task();
+        self.tasks.spawn(async move {
+            let result = source.read_seqs(&sink, &seqs).await;
+            let _ = myself.cast(Message::Fetched(epoch, index, read, seqs, origin, result));
+        });
+    }
+
+    /// Rows read by number arrived.
+    pub(super) fn fetched(
+        &mut self,
+        index: usize,
+        read: u64,
+        seqs: &[i64],
+        origin: Origin,
+        result: Result<Vec<Row>, SourceError>,
+        now: u64,
+    ) {
+        let slot = &mut self.slots[index];
+        slot.fetching = false;
+        match result {
+            Ok(rows) => {
+                let (actions, news) = slot.feed.on_fetched(seqs, rows, origin, now);
+                slot.feed.recent_mut().read_ended(read);
+                self.actions
+                    .extend(actions.into_iter().map(|action| (index, action)));
+                if origin == Origin::Sweep && news > 0 {
+                    let database = &self.env.database;
+                    self.env.telemetry.missed(database, news);
+                    warn!(%database, count = news, "the sweep found events that reading forward missed; they are delivered now");
+                }
+                self.active_at(now);
+                self.fine();
+            }
+            Err(error) => {
+                slot.feed.fetch_failed(seqs);
+                slot.feed.recent_mut().read_ended(read);
+                if origin != Origin::Large {
+                    slot.fetches.push_front((seqs.to_vec(), origin));
+                }
+                self.trouble(&error, now);
+            }
+        }
+    }
+
+    // ---- gaps ---------------------------------------------------------------------------------------------
+
+    /// Starts a look at the writers in flight and into the open gaps.
+    pub(super) fn look(&mut self) {
+        let gaps: Vec<_> = self
+            .slots
+            .iter()
+            .enumerate()
+            .map(|(index, slot)| (index, slot.feed.cursor().gaps().ranges()))
+            .filter(|(_, ranges)| !ranges.is_empty())
+            .collect();
+        let armed = self.armed && self.pulse.watches();
+        if self.looking || !self.want_look || (gaps.is_empty() && !armed) {
+            return;
+        }
+        self.looking = true;
+        self.want_look = false;
+        let (source, myself, epoch) = self.task();
+        self.tasks.spawn(async move {
+            // Writers first: a writer seen here may show its row only to a look that begins later.
+            let writers = source.writers().await;
+            let mut found = Vec::new();
+            if writers.is_ok() {
+                for (index, ranges) in gaps {
+                    let result = source.probe(&ranges, LOOK).await.map(|pairs| {
+                        let complete = pairs.len() < LOOK as usize;
+                        (pairs, complete)
+                    });
+                    found.push((index, ranges, result));
+                }
+            }
+            let look = Box::new(Look {
+                armed,
+                writers,
+                gaps: found,
+            });
+            let _ = myself.cast(Message::Looked(epoch, look));
+        });
+    }
+
+    /// A look ended.
+    pub(super) fn looked(&mut self, look: Look, now: u64) {
+        self.looking = false;
+        let writers = match look.writers {
+            Ok(writers) => writers,
+            Err(error) => return self.trouble(&error, now),
+        };
+        if look.armed {
+            self.pulse.observe(writers.as_ref());
+        }
+        let writers = writers.unwrap_or_default();
+        for (index, asked, result) in look.gaps {
+            let slot = &mut self.slots[index];
+            slot.feed.cursor_mut().gaps_mut().observe(&asked, &writers);
+            match result {
+                Ok((pairs, complete)) => {
+                    let news = slot.feed.unknown(&pairs);
+                    let seen: Vec<i64> = pairs.iter().map(|(seq, _)| *seq).collect();
+                    let closed = slot
+                        .feed
+                        .cursor_mut()
+                        .gaps_mut()
+                        .looked(&asked, &seen, complete);
+                    slot.feed.cursor_mut().closed(&closed);
+                    let delivers = slot.feed.cursor().delivers_finds();
+                    if !seen.is_empty() || !closed.is_empty() {
+                        slot.want_read |= !delivers;
+                    }
+                    if delivers && !news.is_empty() {
+                        slot.feed.fetch(&news);
+                        slot.fetches.push_back((news, Origin::Gap));
+                    }
+                }
+                Err(error) => self.trouble(&error, now),
+            }
+        }
+    }
+
+    // ---- operators, sweeps, dropped keys ------------------------------------------------------------------
+
+    /// Starts a look at operators' commands.
+    pub(super) fn command(&mut self, now: u64) {
+        if self.commanding || !self.want_commands || now < self.commands_at + COMMANDS {
+            return;
+        }
+        self.commanding = true;
+        self.want_commands = false;
+        self.commands_at = now;
+        let mark = self.command_mark;
+        let (source, myself, epoch) = self.task();
+        self.tasks.spawn(async move {
+            let result = source.commands(Some(mark)).await;
+            let _ = myself.cast(Message::Commanded(epoch, result));
+        });
+    }
+
+    /// Operators' commands arrived.
+    pub(super) fn commanded(&mut self, result: Result<Commands, SourceError>, now: u64) {
+        self.commanding = false;
+        match result {
+            Ok(commands) => self.obey(commands, now),
+            Err(error) => {
+                self.want_commands = true;
+                self.trouble(&error, now);
+            }
+        }
+    }
+
+    fn obey(&mut self, commands: Commands, now: u64) {
+        self.command_mark = self.command_mark.max(commands.mark);
+        for command in commands.items {
+            let Command::Look { seqs } = command;
+            for slot in &mut self.slots {
+                slot.fetches.push_back((seqs.clone(), Origin::Command));
+            }
+            self.active_at(now);
+        }
+    }
+
+    /// Starts a sweep of every feed that has none under way.
+    pub(super) fn begin_sweep(&mut self) {
+        for index in 0..self.slots.len() {
+            if self.slots[index].sweep.is_none() {
+                self.slots[index].sweep = Some(None);
+                self.sweep_slice(index);
+            }
+        }
+    }
+
+    fn sweep_slice(&mut self, index: usize) {
+        let Some(mark) = self.slots[index].sweep.clone() else {
+            return;
+        };
+        let sink = Arc::clone(self.slots[index].feed.sink());
+        let commands = self.command_mark;
+        let (source, myself, epoch) = self.task();
+        self.tasks.spawn(async move {
+            let result = async {
+                let sweep = source.heads(&sink, mark.as_ref(), SLICE).await?;
+                // Commands after the heads: what an operator put back is then known as his.
+                let commands = source.commands(Some(commands)).await?;
+                Ok((sweep, commands))
+            }
+            .await;
+            let _ = myself.cast(Message::Swept(epoch, index, result));
+        });
+    }
+
+    /// A slice of a sweep arrived.
+    pub(super) fn swept(
+        &mut self,
+        index: usize,
+        result: Result<(Sweep, Commands), SourceError>,
+        now: u64,
+    ) {
+        match result {
+            Ok((sweep, commands)) => {
+                let commanded: Vec<i64> = commands
+                    .items
+                    .iter()
+                    .flat_map(|Command::Look { seqs }| seqs.iter().copied())
+                    .collect();
+                self.obey(commands, now);
+                let slot = &mut self.slots[index];
+                let mut missed = slot.feed.unexplained(&sweep.heads);
+                missed.retain(|seq| {
+                    let waiting = slot.fetches.iter().any(|(seqs, _)| seqs.contains(seq));
+                    !commanded.contains(seq) && !waiting
+                });
+                if !missed.is_empty() {
+                    slot.fetches.push_back((missed, Origin::Sweep));
+                }
+                slot.sweep = sweep.next.map(Some);
+                self.sweep_slice(index);
+            }
+            Err(error) => {
+                self.slots[index].sweep = None;
+                self.trouble(&error, now);
+            }
+        }
+    }
+
+    /// Looks up keys that had to be dropped from memory, when there is room again.
+    pub(super) fn refill(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if slot.refilling || !slot.feed.parked().wants_refill() {
+            return;
+        }
+        slot.refilling = true;
+        let sink = Arc::clone(slot.feed.sink());
+        let (source, myself, epoch) = self.task();
+        self.tasks.spawn(async move {
+            let from = Timestamp(i64::MIN);
+            let result = source.due_after(&sink, from, REFILL).await;
+            let _ = myself.cast(Message::Refilled(epoch, index, result));
+        });
+    }
+
+    /// Dropped keys were looked up: the earliest due first.
+    pub(super) fn refilled(
+        &mut self,
+        index: usize,
+        result: Result<Vec<Due>, SourceError>,
+        now: u64,
+    ) {
+        self.slots[index].refilling = false;
+        let list = match result {
+            Ok(list) => list,
+            Err(error) => return self.trouble(&error, now),
+        };
+        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let complete = list.len() < REFILL as usize;
+        let until = list.last().map(|due| now.saturating_add(ms(due.due_in)));
+        let due: Vec<_> = list
+            .into_iter()
+            .map(|due| {
+                let key = OrderKey::of(due.ordering_key.as_ref(), due.seq);
+                (key, due.seq, ms(due.due_in))
+            })
+            .collect();
+        let feed = &mut self.slots[index].feed;
+        feed.parked_mut().refilled(complete, until);
+        feed.on_due_rows(&due, now);
+    }
+
+    fn task(
+        &self,
+    ) -> (
+        Arc<dyn crate::source::Source>,
+        ractor::ActorRef<Message>,
+        u64,
+    ) {
+        (
+            Arc::clone(&self.env.source),
+            self.myself.clone(),
+            self.epoch,
+        )
+    }
+}

@@ -1,0 +1,118 @@
+//! The wake-up channel: opened beside the actor, tested, reopened, and only ever a hint.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ractor::ActorRef;
+use tracing::{debug, info, warn};
+
+use super::{Message, Phase, State};
+use crate::actor::handle::Task;
+use crate::source::{Listener, Source};
+
+/// Limit for opening the channel.
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+/// How often a silent channel is tested, and how long the answer may take.
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+const PROBE_LIMIT: Duration = Duration::from_secs(4);
+/// Pause before the channel is opened again.
+const REOPEN: Duration = Duration::from_secs(1);
+
+impl State {
+    /// Starts the channel, once.
+    pub(super) fn listen(&mut self) {
+        if self.listener.is_none() {
+            let channel = Channel {
+                database: Arc::clone(&self.arguments.database),
+                source: Arc::clone(&self.arguments.source),
+                claimer: self.myself.clone(),
+                pending: Arc::clone(&self.wake_pending),
+                quiet: Arc::clone(&self.quiet),
+            };
+            self.listener = Some(Task::spawn(channel.run()));
+        }
+    }
+
+    /// Something was written.
+    pub(super) fn wake(&mut self) {
+        self.wake_pending.store(false, Ordering::Release);
+        match &mut self.phase {
+            Phase::Active(active) => active.wake(),
+            Phase::Quiet => {
+                info!(database = %self.arguments.database, "woken up");
+                self.open(self.epoch);
+            }
+            _ => {}
+        }
+    }
+
+    /// The channel opened or was lost.
+    pub(super) fn listening(&mut self, open: bool) {
+        self.channel_open = open;
+        let database = &self.arguments.database;
+        self.arguments
+            .board
+            .database(database, |shown| shown.listening = open);
+        match &mut self.phase {
+            Phase::Active(active) => active.channel(open),
+            // What was written while the channel was down woke nobody.
+            Phase::Quiet => self.open(self.epoch),
+            _ => {}
+        }
+    }
+}
+
+struct Channel {
+    database: Arc<str>,
+    source: Arc<dyn Source>,
+    claimer: ActorRef<Message>,
+    /// A wake-up is in the mailbox already: the mailbox is unbounded, this is its bound.
+    pending: Arc<AtomicBool>,
+    quiet: Arc<AtomicBool>,
+}
+
+impl Channel {
+    async fn run(self) {
+        let mut failed = false;
+        loop {
+            let database = &self.database;
+            match tokio::time::timeout(OPEN_LIMIT, self.source.listen()).await {
+                Ok(Ok(None)) => return,
+                Ok(Ok(Some(listener))) => {
+                    if failed {
+                        info!(%database, "wake-up channel is open again");
+                    }
+                    let _ = self.claimer.cast(Message::Listening(true));
+                    let reason = self.follow(listener).await;
+                    warn!(%database, %reason, "wake-up channel lost; polling until it is open again");
+                    failed = true;
+                    let _ = self.claimer.cast(Message::Listening(false));
+                }
+                Ok(Err(error)) => debug!(%database, %error, "wake-up channel cannot be opened"),
+                Err(_) => debug!(%database, "wake-up channel: no answer"),
+            }
+            tokio::time::sleep(REOPEN).await;
+        }
+    }
+
+    /// Passes wake-ups on until the channel breaks; returns why.
+    async fn follow(&self, mut listener: Box<dyn Listener>) -> String {
+        loop {
+            match tokio::time::timeout(PROBE_EVERY, listener.wait()).await {
+                Ok(Ok(())) => {
+                    if !self.pending.swap(true, Ordering::AcqRel) {
+                        let _ = self.claimer.cast(Message::Wake);
+                    }
+                }
+                Ok(Err(error)) => return error.to_string(),
+                Err(_) if self.quiet.load(Ordering::Acquire) => {}
+                Err(_) => match tokio::time::timeout(PROBE_LIMIT, listener.probe()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => return error.to_string(),
+                    Err(_) => return "it does not answer".into(),
+                },
+            }
+        }
+    }
+}

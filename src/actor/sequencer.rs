@@ -1,0 +1,464 @@
+//! The sequencer: one per feed and ordering key with work, and one per feed for events without a key.
+//!
+//! ```text
+//!   run ──head──> permit ──> publisher ──answer──> outcome ──> settler
+//!    ^                                   └─ failure: the run goes back, the key is parked
+//!    └── claimer delivers
+//! ```
+//!
+//! It keeps order: the next event of a key is offered when the one before is published, or its discard is
+//! committed. After a failure it is halted: everything goes back to the claimer, which reads the key again
+//! when its time has come.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::{ActorProcessingErr, ActorRef};
+use tracing::{debug, error, warn};
+
+use self::decide::{Context, Decision, Reply, decide};
+use self::run::{Order, Run};
+use super::claimer;
+use super::claimer::feed::action::{Park, Work};
+use super::claimer::keys::OrderKey;
+use super::handle::{Handle, Task};
+use super::publisher::{self, Answer, HandOver, Publisher};
+use super::restart::Role;
+use super::settler;
+use super::settler::batch::Item;
+use super::tree::{Place, Tree};
+use crate::lease::{Lease, Ownership, fnv1a64, shard_of};
+use crate::retry::jitter;
+use crate::sink::{Delivery, Receipt};
+use crate::source::{Outcome, Verdict};
+use crate::telemetry::Telemetry;
+
+pub mod decide;
+pub mod run;
+
+/// Pause before an event is offered again when the publisher was not there.
+const OFFER_AGAIN: Duration = Duration::from_millis(10);
+
+/// What all sequencers of a feed share.
+pub struct FeedContext {
+    /// The database.
+    pub database: Arc<str>,
+    /// The sink.
+    pub sink: Arc<str>,
+    /// Which feed of the claimer.
+    pub feed: usize,
+    /// Which incarnation of the claimer's state.
+    pub epoch: u64,
+    /// What is owned.
+    pub ownership: Arc<Ownership>,
+    /// Where events go.
+    pub publisher: Publisher,
+    /// Where outcomes go.
+    pub settler: Handle<settler::Message>,
+    /// Where the key's state goes.
+    pub claimer: ActorRef<claimer::Message>,
+    /// Metrics.
+    pub telemetry: Telemetry,
+    /// Where the actor is entered.
+    pub tree: Tree,
+}
+
+/// What a sequencer needs.
+pub struct Arguments {
+    /// Its feed.
+    pub context: Arc<FeedContext>,
+    /// Its key; `None` for events without a key.
+    pub key: Option<Arc<str>>,
+    /// The highest seq of the key that an earlier sequencer may have sent.
+    pub floor: i64,
+}
+
+/// Messages of a sequencer.
+#[derive(Debug)]
+pub enum Message {
+    /// Events for the run.
+    Deliver(Vec<Work>),
+    /// The publisher's answer.
+    Answered {
+        /// For which event.
+        seq: i64,
+        /// The answer.
+        reply: Reply,
+    },
+    /// A discard was committed.
+    Closed(i64),
+    /// Send nothing more; give back what is not out.
+    Halt,
+    /// Nothing more comes: end.
+    Retire,
+}
+
+#[cfg(feature = "cluster")]
+impl ractor::Message for Message {}
+
+/// State of a sequencer.
+pub struct State {
+    context: Arc<FeedContext>,
+    myself: ActorRef<Message>,
+    key: Option<Arc<str>>,
+    hash: u64,
+    run: Run,
+    /// Offers that wait for a permit or an answer, with the successes of others when they began.
+    offers: HashMap<i64, (Option<Task>, u64)>,
+    _place: Place,
+}
+
+/// The actor.
+pub struct SequencerActor;
+
+#[ractor::actor(message = Message, state = State, arguments = Arguments)]
+impl SequencerActor {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Message>,
+        arguments: Arguments,
+    ) -> Result<State, ActorProcessingErr> {
+        let Arguments {
+            context,
+            key,
+            floor,
+        } = arguments;
+        let name = key.as_deref().unwrap_or("(no key)").to_owned();
+        let order = if key.is_some() {
+            Order::Kept
+        } else {
+            Order::None
+        };
+        Ok(State {
+            _place: context.tree.enter(Role::Sequencer, name, myself.get_cell()),
+            hash: key.as_deref().map_or(0, |key| fnv1a64(key.as_bytes())),
+            run: Run::new(order, floor),
+            offers: HashMap::new(),
+            context,
+            myself,
+            key,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Message>,
+        message: Message,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Message::Deliver(work) => state.deliver(work),
+            Message::Answered { seq, reply } => state.answered(seq, reply),
+            Message::Closed(seq) => state.closed(seq),
+            Message::Halt => state.halt(),
+            Message::Retire => myself.stop(None),
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn deliver(&mut self, work: Vec<Work>) {
+        if self.run.is_halted() {
+            return self.give_back(work.iter().map(|work| work.event.seq).collect());
+        }
+        let inversions = self.run.push(work);
+        if inversions > 0 {
+            let FeedContext {
+                database,
+                telemetry,
+                ..
+            } = &*self.context;
+            telemetry.inversions(database, inversions);
+            warn!(
+                database = %database,
+                key = self.key.as_deref().unwrap_or_default(),
+                count = inversions,
+                "events became visible after a later one of their key was published; gap_guard = \"hold\" prevents this"
+            );
+        }
+        self.offer_next();
+    }
+
+    fn offer_next(&mut self) {
+        while let Some(work) = self.run.next() {
+            self.offer(work, None);
+        }
+    }
+
+    /// Hands one event to the publisher, as soon as there is a permit.
+    fn offer(&mut self, work: Work, pause: Option<Duration>) {
+        let seq = work.event.seq;
+        let weight = work.event.weight();
+        let permits = Arc::clone(&self.context.publisher.permits);
+        let successes = permits.successes();
+        let answer = Answer::new(self.myself.clone(), seq);
+        let context = Arc::clone(&self.context);
+        let key = if self.key.is_some() {
+            self.hash
+        } else {
+            fnv1a64(&seq.to_be_bytes())
+        };
+        let send = move |permit| {
+            let delivery = Delivery {
+                source: Arc::clone(&context.database),
+                attempt: work.attempts.saturating_add(1),
+                may_be_repeat: work.may_be_repeat,
+                event: work.event,
+            };
+            let hand_over = Box::new(HandOver {
+                delivery,
+                ownership: Arc::clone(&context.ownership),
+                permit,
+                answer,
+                key,
+            });
+            // Nobody there: the message is dropped, and with it the answer says "not sent".
+            context
+                .publisher
+                .handle
+                .send(publisher::Message::Publish(hand_over));
+        };
+        let at_once = match pause {
+            None => permits.try_acquire(weight),
+            Some(_) => None,
+        };
+        let task = match at_once {
+            Some(permit) => {
+                send(permit);
+                None
+            }
+            None => Some(Task::spawn(async move {
+                if let Some(pause) = pause {
+                    tokio::time::sleep(pause).await;
+                }
+                send(permits.acquire(weight).await);
+            })),
+        };
+        self.offers.insert(seq, (task, successes));
+    }
+
+    fn answered(&mut self, seq: i64, reply: Reply) {
+        let Some(mut work) = self.run.answered(seq) else {
+            return;
+        };
+        let before = self.offers.remove(&seq).map_or(0, |(_, before)| before);
+        let others_succeed = self.context.publisher.permits.successes() > before;
+        let context = Context {
+            policy: &work.route.retry,
+            attempts: work.attempts,
+            strikes: work.strikes,
+            others_succeed,
+            jitter: jitter(work.event.id, work.attempts),
+        };
+        match decide(reply, &context) {
+            Decision::Published(receipt) => self.published(&work, receipt),
+            Decision::Offer { repeat } => {
+                work.may_be_repeat |= repeat;
+                return self.offer_again(work);
+            }
+            Decision::Wait {
+                pause,
+                strikes,
+                repeat,
+                error,
+            } => {
+                debug!(event_id = %work.event.id, strikes, %error, "not taken, nothing charged");
+                let repeat = repeat || work.may_be_repeat;
+                return self.park(&work, pause, strikes, repeat, false);
+            }
+            Decision::Retry {
+                attempts,
+                pause,
+                repeat,
+                error,
+            } => {
+                self.log_retry(&work, attempts, pause, &error);
+                self.settle(
+                    &work,
+                    Verdict::Retried {
+                        attempts,
+                        retry_in: pause,
+                        error,
+                    },
+                );
+                let repeat = repeat || work.may_be_repeat;
+                return self.park(&work, pause, 0, repeat, true);
+            }
+            Decision::Discard {
+                reason,
+                code,
+                attempts,
+                error,
+            } => {
+                error!(
+                    event_id = %work.event.id,
+                    kind = %work.event.kind,
+                    request_id = work.event.request_id().unwrap_or_default(),
+                    database = %self.context.database,
+                    sink = %self.context.sink,
+                    reason = reason.as_str(),
+                    code,
+                    attempts,
+                    %error,
+                    "event is discarded; see `outboxd discarded show`"
+                );
+                self.run.closing(seq);
+                self.settle(
+                    &work,
+                    Verdict::Discarded {
+                        reason,
+                        code,
+                        attempts,
+                        error,
+                    },
+                );
+            }
+        }
+        self.offer_next();
+    }
+
+    fn published(&mut self, work: &Work, receipt: Receipt) {
+        if receipt.duplicate {
+            let FeedContext {
+                database,
+                sink,
+                telemetry,
+                ..
+            } = &*self.context;
+            telemetry.duplicate(database, sink, work.may_be_repeat);
+            if !work.may_be_repeat {
+                warn!(
+                    event_id = %work.event.id, %database, %sink,
+                    "the sink says it had this event already, on its first hand-over; two databases or two sinks may share message ids"
+                );
+            }
+        }
+        self.settle(
+            work,
+            Verdict::Published {
+                attempts: work.attempts,
+                receipt,
+            },
+        );
+    }
+
+    fn offer_again(&mut self, work: Work) {
+        let seq = work.event.seq;
+        if self.run.is_halted() {
+            return self.give_back(vec![seq]);
+        }
+        if self.context.ownership.time_left().is_zero() {
+            // Someone else may own the key now: nothing more leaves from here.
+            let mut returned = self.run.halt();
+            returned.push(seq);
+            return self.give_back(returned);
+        }
+        self.run.again(work);
+        let pause = (self.context.publisher.permits.gate() == publisher::gate::State::Open)
+            .then_some(OFFER_AGAIN);
+        while let Some(work) = self.run.next() {
+            self.offer(work, pause);
+        }
+    }
+
+    /// The key (or the event without one) waits. Everything not settled goes back.
+    fn park(&mut self, work: &Work, pause: Duration, strikes: u32, repeat: bool, settling: bool) {
+        let seq = work.event.seq;
+        let mut returned = Vec::new();
+        if self.key.is_some() {
+            returned = self.run.halt();
+        }
+        if !settling {
+            returned.push(seq);
+        }
+        let park = Park {
+            key: OrderKey::of(self.key.as_ref(), seq),
+            head: seq,
+            pause: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
+            settling,
+            strikes,
+            repeat,
+            returned,
+        };
+        self.tell(claimer::Message::Parked(
+            self.context.epoch,
+            self.context.feed,
+            park,
+        ));
+    }
+
+    fn closed(&mut self, seq: i64) {
+        self.run.closed(seq);
+        self.offer_next();
+    }
+
+    fn halt(&mut self) {
+        let returned = self.run.halt();
+        self.give_back(returned);
+        // Offers that still wait for a permit end as "not sent" and come back one by one.
+        for (task, _) in self.offers.values_mut() {
+            task.take();
+        }
+    }
+
+    fn give_back(&self, seqs: Vec<i64>) {
+        if !seqs.is_empty() {
+            self.tell(claimer::Message::Returned(
+                self.context.epoch,
+                self.context.feed,
+                seqs,
+            ));
+        }
+    }
+
+    fn tell(&self, message: claimer::Message) {
+        // A claimer that is gone takes its sequencers with it.
+        let _ = self.context.claimer.cast(message);
+    }
+
+    fn settle(&self, work: &Work, verdict: Verdict) {
+        let event = &work.event;
+        let ownership = &self.context.ownership;
+        let shard = shard_of(event.ordering_key.as_deref(), event.seq, ownership.shards());
+        let token = ownership.token(shard).unwrap_or(-1);
+        let waits = matches!(verdict, Verdict::Discarded { .. });
+        let item = Item {
+            outcome: Outcome {
+                seq: event.seq,
+                id: event.id,
+                sink: Arc::clone(&self.context.sink),
+                route: Arc::clone(&work.route.sinks),
+                lease: Lease { shard, token },
+                verdict,
+            },
+            tell: settler::Tell {
+                claimer: self.context.claimer.clone(),
+                epoch: self.context.epoch,
+                feed: self.context.feed,
+                sequencer: waits.then(|| self.myself.clone()),
+            },
+        };
+        self.context
+            .settler
+            .send(settler::Message::Settle(Box::new(item)));
+    }
+
+    fn log_retry(&self, work: &Work, attempts: u32, pause: Duration, error: &str) {
+        // The first failure of an event is news; the following ones are in its delivery row.
+        if attempts == 1 || pause >= decide::BLOCKED {
+            warn!(
+                event_id = %work.event.id,
+                kind = %work.event.kind,
+                request_id = work.event.request_id().unwrap_or_default(),
+                database = %self.context.database,
+                sink = %self.context.sink,
+                attempts,
+                blocked = pause >= decide::BLOCKED,
+                %error,
+                "publish failed; the key waits and is tried again"
+            );
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What follows from the answer to one hand-over.
+
+use std::time::Duration;
+
+use crate::retry::{OnExhausted, Policy, back_off};
+use crate::sink::{PublishError, PublishErrorKind, Receipt};
+use crate::source::DiscardReason;
+
+/// Uncharged failures in a row, with successes of others between them, after which the event is charged.
+pub const STRIKES: u32 = 3;
+
+/// First and longest pause after a failure that charges nothing.
+const UNCHARGED_BASE: Duration = Duration::from_millis(250);
+const UNCHARGED_MAX: Duration = Duration::from_secs(15);
+/// A lost answer is asked for again soon, inside the destination's dedupe window.
+const UNKNOWN_BASE: Duration = Duration::from_millis(100);
+const UNKNOWN_MAX: Duration = Duration::from_secs(5);
+
+/// An exhausted event that blocks its key is due again after this long: an operator decides before.
+pub const BLOCKED: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// How the publisher answered.
+#[derive(Debug)]
+pub enum Reply {
+    /// The sink answered, or failed to.
+    Answered(Result<Receipt, PublishError>),
+    /// It was never sent: the publisher was gone, or the lease had no time left.
+    NotSent,
+    /// It may have been sent: the publisher died meanwhile.
+    Lost,
+}
+
+/// What to do with the event and its key.
+#[derive(Debug, PartialEq)]
+pub enum Decision {
+    /// Settle as published; the key goes on.
+    Published(Receipt),
+    /// Offer it again as soon as there is a permit.
+    Offer {
+        /// It may have been stored.
+        repeat: bool,
+    },
+    /// The key waits, nothing is charged.
+    Wait {
+        /// How long.
+        pause: Duration,
+        /// Failures like this in a row.
+        strikes: u32,
+        /// It may have been stored.
+        repeat: bool,
+        /// What happened.
+        error: String,
+    },
+    /// Settle as a charged failure; the key waits.
+    Retry {
+        /// Charged failures, this one included.
+        attempts: u32,
+        /// How long.
+        pause: Duration,
+        /// It may have been stored.
+        repeat: bool,
+        /// What happened.
+        error: String,
+    },
+    /// Settle as discarded; the key goes on when that is committed.
+    Discard {
+        /// Why.
+        reason: DiscardReason,
+        /// The sink's word.
+        code: Option<&'static str>,
+        /// Charged failures, this one included.
+        attempts: u32,
+        /// What happened.
+        error: String,
+    },
+}
+
+/// What is known beside the answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// The route's rule.
+    pub policy: &'a Policy,
+    /// Charged failures so far.
+    pub attempts: u32,
+    /// Uncharged failures in a row so far.
+    pub strikes: u32,
+    /// Others succeeded at this sink since the event was handed over.
+    pub others_succeed: bool,
+    /// 0.0 to 1.0.
+    pub jitter: f64,
+}
+
+/// Decides. An outage is not an event's fault: only an answer about this event charges an attempt, or a failure
+/// that keeps hitting this event while others succeed.
+pub fn decide(reply: Reply, context: &Context<'_>) -> Decision {
+    let error = match reply {
+        Reply::Answered(Ok(receipt)) => return Decision::Published(receipt),
+        Reply::NotSent => return Decision::Offer { repeat: false },
+        Reply::Lost => return Decision::Offer { repeat: true },
+        Reply::Answered(Err(error)) => error,
+    };
+    match error.kind {
+        PublishErrorKind::Unavailable {
+            connection_lost: true,
+        } => Decision::Offer { repeat: true },
+        PublishErrorKind::Unavailable {
+            connection_lost: false,
+        } => uncharged(error.message, false, context, UNCHARGED_BASE, UNCHARGED_MAX),
+        PublishErrorKind::Unknown => {
+            uncharged(error.message, true, context, UNKNOWN_BASE, UNKNOWN_MAX)
+        }
+        PublishErrorKind::Retryable => charged(error.message, false, context),
+        PublishErrorKind::Rejected { code } => Decision::Discard {
+            reason: DiscardReason::Permanent,
+            code: Some(code),
+            attempts: context.attempts.saturating_add(1),
+            error: error.message,
+        },
+    }
+}
+
+fn uncharged(
+    error: String,
+    repeat: bool,
+    context: &Context<'_>,
+    base: Duration,
+    max: Duration,
+) -> Decision {
+    let strikes = context.strikes.saturating_add(1);
+    if strikes >= STRIKES && context.others_succeed {
+        return charged(error, repeat, context);
+    }
+    Decision::Wait {
+        pause: back_off(base, max, strikes, context.jitter),
+        strikes,
+        repeat,
+        error,
+    }
+}
+
+fn charged(error: String, repeat: bool, context: &Context<'_>) -> Decision {
+    let attempts = context.attempts.saturating_add(1);
+    if !context.policy.exhausted(attempts) {
+        return Decision::Retry {
+            attempts,
+            pause: context.policy.pause(attempts, context.jitter),
+            repeat,
+            error,
+        };
+    }
+    match context.policy.on_exhausted {
+        OnExhausted::Discard => Decision::Discard {
+            reason: DiscardReason::RetryBudget,
+            code: None,
+            attempts,
+            error,
+        },
+        OnExhausted::Block => Decision::Retry {
+            attempts,
+            pause: BLOCKED,
+            repeat,
+            error,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy {
+        max_attempts: 3,
+        base: Duration::from_secs(2),
+        max: Duration::from_secs(256),
+        on_exhausted: OnExhausted::Discard,
+    };
+
+    fn context(attempts: u32, strikes: u32, others_succeed: bool) -> Context<'static> {
+        Context {
+            policy: &POLICY,
+            attempts,
+            strikes,
+            others_succeed,
+            jitter: 0.0,
+        }
+    }
+
+    fn failed(error: PublishError) -> Reply {
+        Reply::Answered(Err(error))
+    }
+
+    #[test]
+    fn an_outage_charges_nothing_however_long_it_lasts() {
+        for strikes in 0..10_000 {
+            let answer = decide(
+                failed(PublishError::unavailable("full")),
+                &context(0, strikes, false),
+            );
+            assert!(matches!(answer, Decision::Wait { .. }), "{answer:?}");
+            let answer = decide(
+                failed(PublishError::connection_lost("reset")),
+                &context(0, strikes, true),
+            );
+            assert_eq!(answer, Decision::Offer { repeat: true });
+        }
+    }
+
+    #[test]
+    fn an_event_that_keeps_failing_while_others_succeed_is_charged() {
+        let error = || failed(PublishError::unavailable("no stream for this subject"));
+        assert!(matches!(
+            decide(error(), &context(0, 0, true)),
+            Decision::Wait { strikes: 1, .. }
+        ));
+        assert!(matches!(
+            decide(error(), &context(0, 2, true)),
+            Decision::Retry { attempts: 1, .. }
+        ));
+    }
+
+    #[test]
+    fn an_unknown_outcome_is_asked_again_soon_and_marked_as_a_repeat() {
+        match decide(
+            failed(PublishError::unknown("no answer")),
+            &context(0, 0, false),
+        ) {
+            Decision::Wait { pause, repeat, .. } => {
+                assert!(repeat && pause < Duration::from_millis(200));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_budget_ends_in_a_discard_or_a_block() {
+        let error = || failed(PublishError::retryable("500"));
+        assert!(matches!(
+            decide(error(), &context(1, 0, true)),
+            Decision::Retry { attempts: 2, .. }
+        ));
+        assert!(matches!(
+            decide(error(), &context(2, 0, true)),
+            Decision::Discard {
+                reason: DiscardReason::RetryBudget,
+                attempts: 3,
+                ..
+            }
+        ));
+        let block = Policy {
+            on_exhausted: OnExhausted::Block,
+            ..POLICY
+        };
+        let context = Context {
+            policy: &block,
+            ..context(2, 0, true)
+        };
+        assert!(matches!(
+            decide(error(), &context),
+            Decision::Retry { pause: BLOCKED, .. }
+        ));
+    }
+
+    #[test]
+    fn a_rejected_event_is_discarded_at_once_with_the_sinks_word() {
+        let answer = decide(
+            failed(PublishError::rejected("too_large", "70,000 bytes")),
+            &context(0, 0, true),
+        );
+        assert!(matches!(
+            answer,
+            Decision::Discard {
+                reason: DiscardReason::Permanent,
+                code: Some("too_large"),
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn attempts_near_the_end_of_their_range_do_not_wrap() {
+        let answer = decide(
+            failed(PublishError::retryable("x")),
+            &context(u32::MAX, 0, true),
+        );
+        assert!(matches!(
+            answer,
+            Decision::Discard {
+                attempts: u32::MAX,
+                ..
+            }
+        ));
+    }
+}

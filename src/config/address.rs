@@ -1,0 +1,217 @@
+//! URLs of databases and brokers: what they are, and the secrets in them. No message here repeats any
+//! part of a URL.
+
+use std::path::PathBuf;
+
+use secrecy::{ExposeSecret, SecretString};
+use url::Url;
+
+use super::Database;
+
+/// What a database URL leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum DatabaseAddress {
+    /// PostgreSQL.
+    Postgres {
+        /// The URL itself holds a password.
+        with_password: bool,
+        /// The URL itself says `sslmode` or `sslrootcert`.
+        with_tls: bool,
+    },
+    /// SQLite, this file.
+    Sqlite(PathBuf),
+}
+
+impl DatabaseAddress {
+    /// Reads a URL. The error is the rest of a sentence that names the database.
+    pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
+        let text = text.trim();
+        if let Some(path) = text.strip_prefix("sqlite:") {
+            return sqlite(path.strip_prefix("//").unwrap_or(path)).map(Self::Sqlite);
+        }
+        if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+            return Err("invalid url: it starts with neither postgres:// nor sqlite://");
+        }
+        let url = Url::parse(text).map_err(
+            |_| "invalid url (a password with special characters needs percent-encoding, or the key `password`)",
+        )?;
+        Ok(Self::Postgres {
+            with_password: url.password().is_some_and(|p| !p.is_empty())
+                || url.query_pairs().any(|(key, _)| key == "password"),
+            with_tls: url
+                .query_pairs()
+                .any(|(key, _)| matches!(&*key, "sslmode" | "ssl-mode" | "sslrootcert")),
+        })
+    }
+}
+
+fn sqlite(path: &str) -> Result<PathBuf, &'static str> {
+    if path.contains('?') {
+        return Err("invalid url: an sqlite url takes no options after `?`");
+    }
+    if path.is_empty() || path.contains(":memory:") {
+        return Err("invalid url: an sqlite outbox is a file, as in sqlite://path/to/file.db");
+    }
+    percent_decode(path)
+        .map(PathBuf::from)
+        .ok_or("invalid url: bad percent-encoding")
+}
+
+impl Database {
+    /// The database URL, from the key or the file; `None` for an address by fields.
+    pub(super) fn url_text(&self) -> Result<Option<SecretString>, String> {
+        match (&self.url, &self.url_file) {
+            (Some(url), _) => Ok(Some(url.0.clone())),
+            (None, Some(path)) => std::fs::read_to_string(path)
+                .map(|text| Some(text.trim().to_owned().into()))
+                .map_err(|error| format!("cannot read {}: {error}", path.display())),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Where this database is. The error is the rest of a sentence that names the database.
+    pub(super) fn address(&self) -> Result<DatabaseAddress, String> {
+        match self.url_text()? {
+            Some(url) => DatabaseAddress::parse(url.expose_secret()).map_err(str::to_owned),
+            None => Ok(DatabaseAddress::Postgres {
+                with_password: false,
+                with_tls: false,
+            }),
+        }
+    }
+}
+
+/// A broker's URLs, and the credentials that were in them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NatsAddress {
+    /// Comma separated, without user information.
+    pub(super) servers: String,
+    /// User, if the URL has one with a password.
+    pub(super) user: Option<String>,
+    /// Password.
+    pub(super) password: Option<SecretString>,
+    /// Token: user information without a colon.
+    pub(super) token: Option<SecretString>,
+    /// A URL asks for TLS by its scheme.
+    pub(super) tls: bool,
+}
+
+impl NatsAddress {
+    /// Reads a comma separated list. The error is the rest of a sentence that names the sink.
+    pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
+        const INVALID: &str = "invalid url (expected nats://host:port or tls://host:port; a password with special \
+                               characters needs percent-encoding, or the key `password`)";
+        let mut found = Self::default();
+        let mut servers = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            let part = if part.contains("://") {
+                part.to_owned()
+            } else {
+                format!("nats://{part}")
+            };
+            let mut url = Url::parse(&part).map_err(|_| INVALID)?;
+            let plain_path = matches!(url.path(), "" | "/") && url.query().is_none();
+            if !matches!(url.scheme(), "nats" | "tls") || url.host_str().is_none() || !plain_path {
+                return Err(INVALID);
+            }
+            found.tls |= url.scheme() == "tls";
+            found.take_credentials(&url).ok_or(INVALID)?;
+            url.set_username("").map_err(|()| INVALID)?;
+            url.set_password(None).map_err(|()| INVALID)?;
+            servers.push(url.as_str().trim_end_matches('/').to_owned());
+        }
+        found.servers = servers.join(",");
+        Ok(found)
+    }
+
+    /// Takes the credentials of the first URL that has some. `None` when they cannot be decoded.
+    fn take_credentials(&mut self, url: &Url) -> Option<()> {
+        if self.user.is_some() || self.token.is_some() {
+            return Some(());
+        }
+        let user = percent_decode(url.username())?;
+        match url.password() {
+            Some(password) => {
+                self.user = Some(user);
+                self.password = Some(percent_decode(password)?.into());
+            }
+            None if !user.is_empty() => self.token = Some(user.into()),
+            None => {}
+        }
+        Some(())
+    }
+}
+
+/// Text with `%41` written out; `None` when that is no UTF-8.
+fn percent_decode(text: &str) -> Option<String> {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let hex = bytes
+            .get(at + 1..at + 3)
+            .filter(|_| *byte == b'%')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        decoded.push(hex.unwrap_or(*byte));
+        at += if hex.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8(decoded).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn database_urls_lead_to_their_database() {
+        let postgres = |with_password| {
+            Ok(DatabaseAddress::Postgres {
+                with_password,
+                with_tls: false,
+            })
+        };
+        let sqlite = |path: &str| Ok(DatabaseAddress::Sqlite(path.into()));
+        let parse = DatabaseAddress::parse;
+        assert_eq!(
+            parse("postgres://relay@127.0.0.1:5432/app"),
+            postgres(false)
+        );
+        assert_eq!(parse("postgresql://relay:x@[::1]/app"), postgres(true));
+        assert_eq!(parse("sqlite://orders.db"), sqlite("orders.db"));
+        assert_eq!(
+            parse("sqlite:///var/lib/a%20b.db"),
+            sqlite("/var/lib/a b.db")
+        );
+        assert_eq!(parse("sqlite:orders.db"), sqlite("orders.db"));
+    }
+
+    #[test]
+    fn bad_urls_are_refused_without_repeating_them() {
+        for bad in [
+            "postgres://u:s3cret/x@host:port/db",
+            "mysql://u:s3cret@host/db",
+            "s3cret",
+            "",
+            "sqlite::memory:",
+            "sqlite://x?mode=s3cret",
+        ] {
+            let error = DatabaseAddress::parse(bad).expect_err(bad);
+            assert!(error.starts_with("invalid url"), "{error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn broker_urls_give_up_their_credentials() {
+        let found = NatsAddress::parse("nats://us%65r:p%40ss%2Fw@a:4222, tls://b").expect("parses");
+        assert_eq!(found.servers, "nats://a:4222,tls://b");
+        assert_eq!(found.user.as_deref(), Some("user"));
+        assert_eq!(found.password.expect("password").expose_secret(), "p@ss/w");
+        assert!(found.tls && found.token.is_none());
+        let token = NatsAddress::parse("nats://t0ken@a:4222").expect("parses");
+        assert_eq!(token.token.expect("token").expose_secret(), "t0ken");
+        assert!(NatsAddress::parse("http://a:4222").is_err());
+        assert!(NatsAddress::parse("nats://u:p/a@b:4222").is_err());
+    }
+}

@@ -1,0 +1,248 @@
+//! One session: events out, acknowledgements in.
+
+use std::borrow::Cow;
+use std::str::FromStr;
+use std::time::Duration;
+
+use async_nats::{HeaderMap, HeaderName, HeaderValue};
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::inbox::{Expected, Reply};
+use super::link::Link;
+use super::stream::Config;
+use crate::envelope::{self, Template, headers::Header};
+use crate::sink::{Delivery, PublishError, Receipt, Session};
+
+/// Largest header block a stream stores.
+const MAX_HEADER_BYTES: usize = u16::MAX as usize;
+
+/// By this the stream recognises a repeated event.
+const MESSAGE_ID: &str = "Nats-Msg-Id";
+
+/// By this another stream refuses an event that is not meant for it.
+const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
+
+/// A session over one connection.
+pub(super) struct NatsSession {
+    link: Link,
+    stream: Config,
+    subject: Template,
+    /// Largest message the server takes, headers included; a larger one would close the connection.
+    max_payload: usize,
+}
+
+/// A message that the server will not choke on.
+#[derive(Debug)]
+struct Message {
+    subject: String,
+    headers: HeaderMap,
+    payload: Bytes,
+}
+
+impl NatsSession {
+    pub(super) fn new(link: Link, stream: Config, subject: Template) -> Self {
+        Self {
+            max_payload: link.client().max_payload(),
+            link,
+            stream,
+            subject,
+        }
+    }
+
+    /// The message for a delivery, with everything checked that the server answers by closing the connection.
+    ///
+    /// The stream's own `max_msg_size` is left to the server, which refuses only the one message and
+    /// knows its present value.
+    fn message(&self, delivery: &Delivery) -> Result<Message, PublishError> {
+        let event = &*delivery.event;
+        let row = envelope::headers::row(&event.headers)?;
+        let subject = self.subject.subject(delivery, &row)?;
+        let mut headers = envelope::headers::all(delivery, row)?;
+        let id = envelope::message_id(&delivery.source, event.id);
+        headers.push((Cow::Borrowed(MESSAGE_ID), id));
+        // An event that another stream would take is refused there instead of being stored.
+        headers.push((Cow::Borrowed(EXPECTED_STREAM), self.stream.name.clone()));
+        check_size(&headers, event.payload.as_bytes(), self.max_payload)?;
+        Ok(Message {
+            subject,
+            headers: header_map(&headers)?,
+            payload: event.payload.as_bytes().clone(),
+        })
+    }
+
+    /// Hands a message to the client. Until this returns `Ok` nothing of it was sent, and nothing will be.
+    async fn send(
+        &self,
+        message: Message,
+        expected: &Expected,
+        deadline: Instant,
+    ) -> Result<(), PublishError> {
+        let sending = self.link.client().publish_with_reply_and_headers(
+            message.subject,
+            expected.reply_to(),
+            message.headers,
+            message.payload,
+        );
+        match tokio::time::timeout_at(deadline, sending).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(match error.kind() {
+                async_nats::client::PublishErrorKind::MaxPayloadExceeded => {
+                    PublishError::rejected(envelope::TOO_LARGE, error.to_string())
+                }
+                async_nats::client::PublishErrorKind::InvalidSubject => {
+                    PublishError::rejected(envelope::INVALID_SUBJECT, error.to_string())
+                }
+                async_nats::client::PublishErrorKind::Send => {
+                    PublishError::connection_lost(self.why_lost())
+                }
+            }),
+            Err(_) => Err(PublishError::unavailable(
+                "the connection took nothing for the whole publish timeout",
+            )),
+        }
+    }
+
+    fn judge(&self, reply: Reply, subject: &str) -> Result<Receipt, PublishError> {
+        let stream = &self.stream.name;
+        match reply {
+            Reply::Ack(ack) => ack.judge(stream, subject),
+            Reply::NoResponders => Err(PublishError::unavailable(format!(
+                "no stream takes subject {subject}: add it to stream {stream}, or the stream has no leader now"
+            ))),
+            Reply::Forbidden => Err(forbidden(subject)),
+            Reply::Body(_) => Err(PublishError::unknown("an answer to another question")),
+        }
+    }
+
+    fn no_answer(&self, subject: &str, expected: &Expected, timeout: Duration) -> PublishError {
+        if self.link.inbox().is_forbidden(subject) {
+            forbidden(subject)
+        } else if expected.is_foreign() {
+            PublishError::unavailable(format!(
+                "subject {subject} was answered by something that is no stream, and by no stream"
+            ))
+        } else {
+            PublishError::unknown(format!("no acknowledgement within {timeout:?}"))
+        }
+    }
+
+    fn why_lost(&self) -> String {
+        let reason = self.link.inbox().lost.reason();
+        reason.unwrap_or_else(|| "the connection was lost".to_owned())
+    }
+}
+
+#[async_trait]
+impl Session for NatsSession {
+    /// Cancel-safe in this sense: dropped before the client took the message, nothing is sent; dropped later,
+    /// the outcome is unknown and nobody waits for its acknowledgement any more.
+    ///
+    /// A connection lost before the client took the message is `Unavailable` with `connection_lost`; lost
+    /// afterwards, the outcome is `Unknown`, and [`Session::lost`] resolves.
+    async fn publish(
+        &self,
+        delivery: &Delivery,
+        timeout: Duration,
+    ) -> Result<Receipt, PublishError> {
+        let deadline = Instant::now() + timeout;
+        let message = self.message(delivery)?;
+        let subject = message.subject.clone();
+        let mut expected = self
+            .link
+            .expect(&subject)
+            .map_err(PublishError::connection_lost)?;
+        self.send(message, &expected, deadline).await?;
+        match tokio::time::timeout_at(deadline, expected.reply()).await {
+            Ok(Some(reply)) => self.judge(reply, &subject),
+            Ok(None) => Err(PublishError::unknown(self.why_lost())),
+            Err(_) => Err(self.no_answer(&subject, &expected, timeout)),
+        }
+    }
+
+    async fn lost(&self) -> String {
+        self.link.inbox().lost.wait().await
+    }
+
+    /// Returns when the client, its socket and everything it had buffered are gone.
+    async fn close(&self) {
+        self.link.close("the session was closed").await;
+    }
+}
+
+fn forbidden(subject: &str) -> PublishError {
+    PublishError::unavailable(format!(
+        "this user may not publish to {subject}: allow it on the server"
+    ))
+}
+
+/// The header block and the whole message as they will be on the wire.
+fn check_size(headers: &[Header], payload: &Bytes, max: usize) -> Result<(), PublishError> {
+    const VERSION_LINE: usize = "NATS/1.0\r\n".len();
+    const LINE_END: usize = "\r\n".len();
+    const SEPARATOR: usize = ": ".len();
+    let lines: usize = headers
+        .iter()
+        .map(|(name, value)| name.len() + SEPARATOR + value.len() + LINE_END)
+        .sum();
+    let block = VERSION_LINE + lines + LINE_END;
+    let too_large = |what: &str, bytes: usize, max: usize| {
+        Err(PublishError::rejected(
+            envelope::TOO_LARGE,
+            format!("{what} has {bytes} bytes, at most {max} are allowed"),
+        ))
+    };
+    if block > MAX_HEADER_BYTES {
+        return too_large("the header block", block, MAX_HEADER_BYTES);
+    }
+    if block + payload.len() > max {
+        return too_large("the event with its headers", block + payload.len(), max);
+    }
+    Ok(())
+}
+
+/// Only conversions that cannot panic: `HeaderMap::insert` with text panics on what it does not like.
+fn header_map(headers: &[Header]) -> Result<HeaderMap, PublishError> {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        let refused = |what: &str| {
+            PublishError::rejected(
+                envelope::INVALID_HEADER,
+                format!("the NATS client does not take {what} of header {name:?}"),
+            )
+        };
+        let key = HeaderName::from_str(name).map_err(|_| refused("the name"))?;
+        let value = HeaderValue::from_str(value).map_err(|_| refused("the value"))?;
+        map.append(key, value);
+    }
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn sizes_are_counted_as_on_the_wire() {
+        let headers = [("a".into(), "bc".to_owned())];
+        let block = "NATS/1.0\r\na: bc\r\n\r\n".len();
+        let payload = Bytes::from(vec![b'x'; 100]);
+        assert!(check_size(&headers, &payload, block + 100).is_ok());
+        let error = check_size(&headers, &payload, block + 99).unwrap_err();
+        assert!(error.message.contains(&format!("{} bytes", block + 100)));
+        let wide = [("a".into(), "x".repeat(MAX_HEADER_BYTES))];
+        assert!(check_size(&wide, &Bytes::new(), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn what_the_envelope_lets_pass_the_client_takes() {
+        let headers = [
+            ("!#$%&'*+-.^_`|~".into(), "a\tb é".to_owned()),
+            ("x".into(), String::new()),
+        ];
+        assert_eq!(header_map(&headers).unwrap().len(), 2);
+    }
+}

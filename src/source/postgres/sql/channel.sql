@@ -1,0 +1,2 @@
+-- The channel that the wake triggers notify.
+select 'outboxd_' || '{schema_text}.event'::regclass::oid::text

@@ -1,0 +1,12 @@
+-- One slice of the sweep over rows without a key: the next $3 after $2, with whether this sink is done.
+-- Served by event_key (nulls stand together, by seq); marks by delivery_pkey.
+select e.seq, e.kind, coalesce(d.state <> 'retry', false)
+from (
+  select o.seq, o.kind
+  from {schema}.event as o
+  where o.ordering_key is null and o.seq > $2
+  order by o.seq
+  limit $3
+) as e
+left join {schema}.delivery as d on d.seq = e.seq and d.sink = $1
+order by e.seq

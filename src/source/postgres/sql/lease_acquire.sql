@@ -1,0 +1,18 @@
+-- Takes every shard that is free, expired or this instance's own, each under a fresh token. One statement and
+-- the database's clock alone; a row that another takes meanwhile is looked at again after its lock and left.
+-- Rows are locked in shard order. Served by lease_pkey.
+with free as materialized (
+  select l.shard
+  from {schema}.lease as l
+  where l.owner is null or l.owner = $1 or l.expires_at is null or l.expires_at <= clock_timestamp()
+  order by l.shard
+  for update of l
+)
+update {schema}.lease as l
+set owner = $1,
+    token = l.token + 1,
+    acquired_at = clock_timestamp(),
+    expires_at = clock_timestamp() + $2 * interval '1 microsecond'
+from free as f
+where l.shard = f.shard
+returning l.shard, l.token

@@ -1,0 +1,2 @@
+-- This migration is applied.
+insert into {schema}.migration (version, name) values ({number}, '{name}');

@@ -1,0 +1,2 @@
+-- The schema, where it is not there yet.
+create schema {schema};

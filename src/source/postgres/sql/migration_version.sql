@@ -1,0 +1,2 @@
+-- The highest migration there is.
+select coalesce(max(m.version), 0) from {schema}.migration as m

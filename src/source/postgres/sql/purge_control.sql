@@ -1,0 +1,10 @@
+-- Deletes commands that every claimer has long read, at most $1. Served by control_pkey.
+with old as materialized (
+  select c.id
+  from {schema}.control as c
+  where c.command = 'look' and c.created_at < clock_timestamp() - interval '7 days'
+  order by c.id
+  limit $1
+  for update of c skip locked
+)
+delete from {schema}.control as c using old as o where c.id = o.id

@@ -1,0 +1,227 @@
+//! What failures cost: whose fault they are, what is charged, what is set aside.
+
+use std::time::Duration;
+
+use outboxd::sink::memory::Answer;
+use outboxd::sink::{PublishError, Receipt};
+use outboxd::source::SourceErrorKind;
+use outboxd::source::admin::{Admin, DiscardedFilter};
+use outboxd::status::Gate;
+
+use super::bench::{Bench, LONG, by_key, numbers, row};
+use crate::support::eventually;
+
+async fn discarded(bench: &Bench) -> Vec<outboxd::source::admin::Discarded> {
+    bench
+        .source
+        .discarded(&DiscardedFilter::default(), 100)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_rejected_event_is_set_aside_at_once_and_its_key_goes_on() {
+    let bench = Bench::start().await;
+    bench.sink.on(|delivery| {
+        (delivery.event.seq == 2).then(|| {
+            Answer::Fail(PublishError::rejected(
+                "too_large",
+                "2 MB is more than 1 MB",
+            ))
+        })
+    });
+    bench.insert("k", 1..=3);
+    let received = bench.received(2).await;
+    assert_eq!(numbers(&received, "k"), [1, 3]);
+    bench.emptied().await;
+    let list = discarded(&bench).await;
+    assert_eq!(list.len(), 1);
+    assert_eq!(list[0].reason, "permanent");
+    assert_eq!(list[0].code.as_deref(), Some("too_large"));
+    assert!(list[0].last_error.contains("more than 1 MB"));
+}
+
+#[tokio::test]
+async fn the_retry_budget_ends_in_a_discard_and_the_key_goes_on() {
+    let bench = Bench::start().await;
+    bench.sink.on(|delivery| {
+        (delivery.event.seq == 1).then(|| Answer::Fail(PublishError::retryable("500")))
+    });
+    bench.insert("k", 1..=2);
+    let received = bench.received(1).await;
+    assert_eq!(numbers(&received, "k"), [2]);
+    bench.emptied().await;
+    let list = discarded(&bench).await;
+    assert_eq!(
+        (list[0].reason.as_str(), list[0].attempts),
+        ("retry_budget", 5)
+    );
+}
+
+#[tokio::test]
+async fn an_outage_of_the_sink_charges_and_discards_nothing() {
+    let bench = Bench::start().await;
+    bench.insert("warm", 1..=1);
+    bench.received(1).await;
+    bench.sink.go_down();
+    for key in 0..100 {
+        bench.insert(&format!("k{key}"), 1..=3);
+    }
+    let board = bench.relay.board();
+    eventually(LONG, "the gate is shown as closed", || async {
+        let gate = board.snapshot().feeds[0].gate;
+        (gate != Gate::Open)
+            .then_some(())
+            .ok_or(format!("{gate:?}"))
+    })
+    .await;
+    assert!(
+        !board.ready().is_empty(),
+        "not ready while nothing can leave"
+    );
+    bench.sink.come_up();
+    let received = bench.received(301).await;
+    assert!(by_key(&received).values().all(|list| list.is_sorted()));
+    assert!(
+        received.iter().all(|item| item.delivery.attempt == 1),
+        "no attempt was charged"
+    );
+    bench.emptied().await;
+    assert!(discarded(&bench).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_sink_that_is_not_there_at_the_start_is_waited_for() {
+    let source = outboxd::source::memory::Memory::new("orders", 16);
+    let sink = outboxd::sink::memory::Memory::new();
+    sink.go_down();
+    source.insert(&[row("k", 1)]).unwrap();
+    let (relay, _) = super::bench::start_over(&source, &sink, |_| {}).await;
+    eventually(LONG, "the database is owned", || async {
+        let state = relay.board().snapshot().databases[0].state;
+        (state == outboxd::status::DatabaseState::Active)
+            .then_some(())
+            .ok_or(format!("{state:?}"))
+    })
+    .await;
+    assert!(sink.received().is_empty());
+    sink.come_up();
+    sink.wait_for(1, LONG).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_got_lost_is_asked_for_again_and_the_duplicate_counts_as_success() {
+    let bench = Bench::with(|options| {
+        options.sinks[0].publish_timeout = Duration::from_millis(200);
+    })
+    .await;
+    let mut first = true;
+    bench.sink.on(move |delivery| {
+        if delivery.event.seq != 1 {
+            return None;
+        }
+        Some(match std::mem::take(&mut first) {
+            true => Answer::TakeSilently,
+            false => Answer::TakeAs(Receipt {
+                duplicate: true,
+                ..Receipt::default()
+            }),
+        })
+    });
+    bench.insert("k", 1..=2);
+    bench.received(3).await;
+    bench.emptied().await;
+    assert_eq!(numbers(&bench.sink.received(), "k"), [1, 2]);
+    let repeat = &bench.sink.received()[1].delivery;
+    assert!(repeat.may_be_repeat && repeat.attempt == 1, "{repeat:?}");
+}
+
+#[tokio::test]
+async fn one_subject_that_nobody_takes_parks_its_key_and_is_charged_only_while_others_succeed() {
+    let bench = Bench::start().await;
+    bench.sink.on(|delivery| {
+        let lonely = delivery.event.ordering_key.as_deref() == Some("lonely");
+        lonely.then(|| Answer::Fail(PublishError::unavailable("no stream for this subject")))
+    });
+    bench.insert("lonely", 1..=1);
+    for n in 1..=200 {
+        bench.insert("good", n..=n);
+        bench.received(n as usize).await;
+        if !discarded(&bench).await.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let received = bench.sink.received();
+    assert!(numbers(&received, "good").is_sorted());
+}
+
+#[tokio::test]
+async fn a_panic_inside_the_sink_is_charged_to_the_event() {
+    let bench = Bench::start().await;
+    bench
+        .sink
+        .on(|delivery| (delivery.event.seq == 2).then_some(Answer::Panic));
+    bench.insert("k", 1..=3);
+    for key in 0..20 {
+        bench.insert(&format!("k{key}"), 1..=5);
+    }
+    let received = bench.received(102).await;
+    assert_eq!(numbers(&received, "k"), [1, 3]);
+    bench.emptied().await;
+    let list = discarded(&bench).await;
+    assert_eq!(list[0].reason, "retry_budget");
+    assert!(list[0].last_error.contains("panicked"), "{list:?}");
+}
+
+#[tokio::test]
+async fn an_outage_of_the_database_pauses_and_loses_nothing() {
+    let bench = Bench::start().await;
+    bench.insert("k", 1..=10);
+    bench.received(10).await;
+    bench.emptied().await;
+    bench.faults.outage(SourceErrorKind::Unavailable);
+    bench.insert("k", 11..=20);
+    let board = bench.relay.board();
+    eventually(LONG, "the outage is shown", || async {
+        let state = board.snapshot().databases[0].state;
+        (state == outboxd::status::DatabaseState::Waiting)
+            .then_some(())
+            .ok_or(format!("{state:?}"))
+    })
+    .await;
+    bench.faults.heal();
+    let received = bench.received(20).await;
+    assert_eq!(numbers(&received, "k"), (1..=20).collect::<Vec<_>>());
+    bench.emptied().await;
+}
+
+#[tokio::test]
+async fn a_lost_reply_of_a_settlement_repeats_nothing() {
+    use outboxd::testing::faults::{Op, When};
+    let bench = Bench::start().await;
+    bench
+        .faults
+        .fail(Op::Settle, 2, SourceErrorKind::Unavailable, When::After);
+    bench.insert("k", 1..=10);
+    let received = bench.received(10).await;
+    assert_eq!(received.len(), 10);
+    bench.emptied().await;
+}
+
+#[tokio::test]
+async fn an_outcome_that_the_database_refuses_takes_no_other_with_it() {
+    use outboxd::testing::faults::{Op, When};
+    let bench = Bench::start().await;
+    bench
+        .faults
+        .fail(Op::Settle, 3, SourceErrorKind::Refused, When::Before);
+    bench.insert("k", 1..=20);
+    bench
+        .sink
+        .wait_until(LONG, |list| numbers(list, "k").len() == 20)
+        .await
+        .unwrap();
+    bench.emptied().await;
+    assert!(numbers(&bench.sink.received(), "k").is_sorted());
+}
