@@ -20,6 +20,7 @@ mod postgres_settle;
 mod sink_lines;
 mod sink_nats;
 mod source_conformance;
+mod sqlite;
 mod support;
 mod support_smoke;
 mod tidy;
