@@ -168,12 +168,24 @@ pub struct Look {
     pub armed: bool,
     /// Who is writing; `None` inside: a single writer.
     pub writers: Result<Option<Writers>, SourceError>,
-    /// Per feed: the gaps asked for, and the rows found in them.
-    pub gaps: Vec<(usize, Vec<RangeInclusive<i64>>, Result<Found, SourceError>)>,
+    /// The gaps of each feed that has any.
+    pub gaps: Vec<LookedInto>,
 }
 
-/// (seq, key) of rows found, and whether the look came to its end.
-pub type Found = (Vec<(i64, Option<Arc<str>>)>, bool);
+/// A row found: seq and key.
+pub type Pair = (i64, Option<Arc<str>>);
+
+/// What a look into one feed's gaps found.
+pub struct LookedInto {
+    /// The feed.
+    pub feed: usize,
+    /// The gaps asked for.
+    pub asked: Vec<RangeInclusive<i64>>,
+    /// Rows found in them, with their keys.
+    pub found: Result<Vec<Pair>, SourceError>,
+    /// The look came to its end.
+    pub complete: bool,
+}
 
 /// State of a claimer.
 pub struct State {

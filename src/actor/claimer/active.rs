@@ -377,7 +377,7 @@ impl Active {
             for key in slot.feed.retire_idle(linger, now) {
                 slot.hands.retire(Some(&key));
             }
-            let (in_flight, parked) = (slot.feed.in_flight(), slot.feed.parked().len());
+            let (in_flight, parked) = (slot.feed.in_flight(), slot.feed.parked().count());
             self.env
                 .board
                 .feed(&self.env.database, slot.feed.sink(), |shown| {

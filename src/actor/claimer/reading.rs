@@ -8,7 +8,7 @@ use tracing::warn;
 use super::active::Active;
 use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
 use super::keys::OrderKey;
-use super::{Look, Message};
+use super::{Look, LookedInto, Message};
 use crate::event::Timestamp;
 use crate::source::{Command, Commands, Due, Row, SourceError, Sweep};
 
@@ -230,12 +230,14 @@ impl Active {
             let writers = source.writers().await;
             let mut found = Vec::new();
             if writers.is_ok() {
-                for (index, ranges) in gaps {
-                    let result = source.probe(&ranges, LOOK).await.map(|pairs| {
-                        let complete = pairs.len() < LOOK as usize;
-                        (pairs, complete)
+                for (feed, asked) in gaps {
+                    let pairs = source.probe(&asked, LOOK).await;
+                    found.push(LookedInto {
+                        feed,
+                        asked,
+                        complete: pairs.as_ref().is_ok_and(|list| list.len() < LOOK as usize),
+                        found: pairs,
                     });
-                    found.push((index, ranges, result));
                 }
             }
             let look = Box::new(Look {
@@ -258,11 +260,17 @@ impl Active {
             self.pulse.observe(writers.as_ref());
         }
         let writers = writers.unwrap_or_default();
-        for (index, asked, result) in look.gaps {
-            let slot = &mut self.slots[index];
+        for LookedInto {
+            feed,
+            asked,
+            found,
+            complete,
+        } in look.gaps
+        {
+            let slot = &mut self.slots[feed];
             slot.feed.cursor_mut().gaps_mut().observe(&asked, &writers);
-            match result {
-                Ok((pairs, complete)) => {
+            match found {
+                Ok(pairs) => {
                     let news = slot.feed.unknown(&pairs);
                     let seen: Vec<i64> = pairs.iter().map(|(seq, _)| *seq).collect();
                     let closed = slot
