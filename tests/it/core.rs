@@ -5,3 +5,4 @@ mod chaos;
 mod failures;
 mod life;
 mod order;
+mod races;

@@ -12,7 +12,6 @@ use outboxd::source::admin::Discarded;
 pub struct Written {
     pub seq: i64,
     pub id: Uuid,
-    pub key: Option<String>,
     pub kind: String,
 }
 

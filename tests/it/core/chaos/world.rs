@@ -82,7 +82,6 @@ pub async fn write(world: Arc<World>, mut dice: Dice, busy: u64) {
             rows.push(Written {
                 seq: inserted.seq,
                 id: inserted.id,
-                key: key.clone(),
                 kind: kind.to_owned(),
             });
         }
