@@ -121,9 +121,9 @@ pub enum Message {
     /// The mark was written, or not.
     Marked(u64, bool),
     /// A forward read ended.
-    Read(u64, usize, u64, ReadPlan, Result<Vec<Row>, SourceError>),
+    Read(u64, usize, u64, ReadPlan, Result<Seen, SourceError>),
     /// A catch-up read ended.
-    CaughtUp(u64, usize, u64, CatchUpPlan, Result<Vec<Row>, SourceError>),
+    CaughtUp(u64, usize, u64, CatchUpPlan, Result<Seen, SourceError>),
     /// Rows read by number arrived.
     Fetched(
         u64,
@@ -185,6 +185,15 @@ pub struct LookedInto {
     pub found: Result<Vec<Pair>, SourceError>,
     /// The look came to its end.
     pub complete: bool,
+}
+
+/// What a read saw.
+pub struct Seen {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// (seq, key) of rows that stood in open gaps after the read. A row that was committed before one of
+    /// `rows` is among them, or was there before: nothing of its key may leave before it.
+    pub late: Vec<Pair>,
 }
 
 /// State of a claimer.

@@ -97,6 +97,16 @@ pub struct Slot {
     pub refilling: bool,
 }
 
+impl Slot {
+    /// Rows turned up in gaps: their keys wait for them.
+    pub(super) fn late(&mut self, pairs: &[(i64, Option<Arc<str>>)], now: u64) {
+        let news = self.feed.on_late(pairs, now);
+        if !news.is_empty() {
+            self.fetches.push_back((news, Origin::Gap));
+        }
+    }
+}
+
 impl Active {
     /// An owner that has read nothing yet.
     #[expect(

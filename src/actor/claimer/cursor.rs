@@ -75,6 +75,14 @@ impl Cursor {
         }
     }
 
+    /// Gaps to look into behind a read: none with `hold`, where nothing above a gap is used.
+    pub fn late_ranges(&self) -> Vec<std::ops::RangeInclusive<i64>> {
+        match self.guard {
+            GapGuard::Off => self.gaps.ranges(),
+            GapGuard::Hold => Vec::new(),
+        }
+    }
+
     /// Rows found in gaps go to their keys at once; with `hold` the forward read brings them.
     pub fn delivers_finds(&self) -> bool {
         self.guard == GapGuard::Off

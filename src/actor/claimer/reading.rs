@@ -1,5 +1,6 @@
 //! The reads, looks and fetches of an owner: started as tasks, taken in when they return.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use tracing::warn;
 use super::active::Active;
 use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
 use super::keys::OrderKey;
-use super::{Look, LookedInto, Message};
+use super::{Look, LookedInto, Message, Seen};
 use crate::event::Timestamp;
-use crate::source::{Command, Commands, Due, Row, SourceError, Sweep};
+use crate::source::{Command, Commands, Due, Row, Source, SourceError, Sweep};
 
 /// Most rows of a look into gaps.
 const LOOK: u32 = 1_000;
@@ -39,10 +40,14 @@ impl Active {
         slot.want_read = false;
         let read = slot.feed.recent_mut().read_began();
         let sink = Arc::clone(slot.feed.sink());
+        let gaps = slot.feed.cursor().late_ranges();
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
             let limit = u32::try_from(plan.limit).unwrap_or(u32::MAX);
-            let result = source.read(&sink, plan.after, limit, &plan.bare_keys).await;
+            let result = match source.read(&sink, plan.after, limit, &plan.bare_keys).await {
+                Ok(rows) => seen(&*source, rows, gaps).await,
+                Err(error) => Err(error),
+            };
             let _ = myself.cast(Message::Read(epoch, index, read, plan, result));
         });
     }
@@ -53,13 +58,14 @@ impl Active {
         index: usize,
         read: u64,
         plan: &ReadPlan,
-        result: Result<Vec<Row>, SourceError>,
+        result: Result<Seen, SourceError>,
         now: u64,
     ) {
         let slot = &mut self.slots[index];
         slot.reading = false;
         match result {
-            Ok(rows) => {
+            Ok(Seen { rows, late }) => {
+                slot.late(&late, now);
                 let count = rows.len();
                 slot.dry = count < plan.limit;
                 slot.want_read |= !slot.dry;
@@ -97,6 +103,7 @@ impl Active {
         slot.catching = true;
         let read = slot.feed.recent_mut().read_began();
         let sink = Arc::clone(slot.feed.sink());
+        let gaps = slot.feed.cursor().late_ranges();
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
             let result = async {
@@ -108,7 +115,7 @@ impl Active {
                 if !plan.alone.is_empty() {
                     rows.extend(source.read_seqs(&sink, &plan.alone).await?);
                 }
-                Ok(rows)
+                seen(&*source, rows, gaps).await
             }
             .await;
             let _ = myself.cast(Message::CaughtUp(epoch, index, read, plan, result));
@@ -121,13 +128,14 @@ impl Active {
         index: usize,
         read: u64,
         plan: &CatchUpPlan,
-        result: Result<Vec<Row>, SourceError>,
+        result: Result<Seen, SourceError>,
         now: u64,
     ) {
         let slot = &mut self.slots[index];
         slot.catching = false;
         match result {
-            Ok(rows) => {
+            Ok(Seen { rows, late }) => {
+                slot.late(&late, now);
                 let actions = slot.feed.on_catch_up(plan, rows, now);
                 slot.feed.recent_mut().read_ended(read);
                 self.actions
@@ -271,7 +279,6 @@ impl Active {
             slot.feed.cursor_mut().gaps_mut().observe(&asked, &writers);
             match found {
                 Ok(pairs) => {
-                    let news = slot.feed.unknown(&pairs);
                     let seen: Vec<i64> = pairs.iter().map(|(seq, _)| *seq).collect();
                     let closed = slot
                         .feed
@@ -283,9 +290,8 @@ impl Active {
                     if !seen.is_empty() || !closed.is_empty() {
                         slot.want_read |= !delivers;
                     }
-                    if delivers && !news.is_empty() {
-                        slot.feed.fetch(&news);
-                        slot.fetches.push_back((news, Origin::Gap));
+                    if delivers {
+                        slot.late(&pairs, now);
                     }
                 }
                 Err(error) => self.trouble(&error, now),
@@ -453,4 +459,28 @@ impl Active {
             self.epoch,
         )
     }
+}
+
+/// Looks into the open gaps behind a read that brought rows: what was committed before one of them may
+/// stand there, and the read did not see it.
+async fn seen(
+    source: &dyn Source,
+    rows: Vec<Row>,
+    mut gaps: Vec<RangeInclusive<i64>>,
+) -> Result<Seen, SourceError> {
+    let mut late = Vec::new();
+    while !rows.is_empty() && !gaps.is_empty() {
+        let found = source.probe(&gaps, LOOK).await?;
+        let last = found.last().map(|(seq, _)| *seq);
+        let complete = found.len() < LOOK as usize;
+        late.extend(found);
+        let Some(last) = last.filter(|_| !complete) else {
+            break;
+        };
+        gaps.retain(|range| *range.end() > last);
+        if let Some(first) = gaps.first_mut() {
+            *first = (*first.start()).max(last.saturating_add(1))..=*first.end();
+        }
+    }
+    Ok(Seen { rows, late })
 }
