@@ -169,7 +169,7 @@ async fn c16_wake_ups_that_overlap_start_one_read() {
     )
     .await;
     let reads = "select count(*) from pg_stat_activity where datname = current_database()
-         and state = 'active' and query like '-- Reading forward%'";
+         and state = 'active' and query like '%where o.seq > $2%' and pid <> pg_backend_pid()";
     execute(&mut waker, &format!("notify {channel}")).await;
     eventually(LONG, "a read waits", || async {
         let waiting = place.number(reads).await;
