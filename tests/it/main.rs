@@ -1,6 +1,7 @@
 //! The integration tests: one binary, real servers, each started by the tests themselves.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod cases;
 mod cli_bin;
 mod cli_commands;
 mod cli_demo;

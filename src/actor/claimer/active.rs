@@ -331,6 +331,9 @@ impl Active {
                 next = next.min(self.housekeeping_at);
             }
         }
+        if let Some(at) = self.pulse.renew_at() {
+            next = next.min(at.max(self.not_before));
+        }
         if self.want_commands && !self.commanding {
             next = next.min(self.commands_at + COMMANDS).max(self.not_before);
         }

@@ -364,7 +364,9 @@ fn programs() -> PathBuf {
     let mut found: Vec<(u32, PathBuf)> = installed
         .map(|entry| entry.path().join("bin"))
         .chain(std::env::split_paths(&path))
-        .filter(|directory| directory.join("initdb").exists())
+        // A link to one program says where the others are.
+        .filter_map(|directory| directory.join("initdb").canonicalize().ok())
+        .filter_map(|program| program.parent().map(Path::to_path_buf))
         .filter_map(|directory| Some((major_version(&directory.join("postgres"))?, directory)))
         .filter(|(version, _)| *version >= 15)
         .collect();
