@@ -1,7 +1,14 @@
 //! The integration tests: one binary, real servers, each started by the tests themselves.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod cli_bin;
+mod cli_commands;
+mod cli_demo;
+mod cli_run;
+mod config_load;
+mod config_reference;
 mod core;
+mod database_work;
 mod postgres_admin;
 mod postgres_conformance;
 mod postgres_faults;
@@ -10,15 +17,9 @@ mod postgres_lease;
 mod postgres_measure;
 mod postgres_migrate;
 mod postgres_read;
+mod postgres_settle;
 mod sink_lines;
 mod sink_nats;
-mod postgres_settle;
-mod cli_bin;
-mod cli_commands;
-mod cli_demo;
-mod cli_run;
-mod config_load;
-mod config_reference;
 mod source_conformance;
 mod support;
 mod support_smoke;
