@@ -9,6 +9,7 @@ mod cli_run;
 mod config_load;
 mod config_reference;
 mod core;
+mod database_work;
 mod postgres_admin;
 mod postgres_conformance;
 mod postgres_faults;

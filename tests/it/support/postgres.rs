@@ -112,6 +112,11 @@ impl Server {
         connection.close().await.unwrap();
     }
 
+    /// The postmaster's process id while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
     /// The TCP port on 127.0.0.1; the same after a restart.
     pub fn port(&self) -> u16 {
         self.port
