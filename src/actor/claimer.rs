@@ -276,7 +276,7 @@ impl ClaimerActor {
             Message::Tick(epoch) => state.tick(epoch),
             Message::Wake => state.wake(),
             Message::Listening(open) => state.listening(open),
-            Message::Marked(epoch, set) => state.with(epoch, |active, _| active.marked(set)),
+            Message::Marked(epoch, set) => state.with(epoch, |active, now| active.marked(set, now)),
             Message::Read(epoch, feed, read, plan, result) => {
                 state.with(epoch, |active, now| {
                     active.read_done(feed, read, &plan, result, now)
@@ -337,10 +337,12 @@ impl ClaimerActor {
 
     async fn post_stop(
         &self,
-        _myself: ActorRef<Message>,
+        myself: ActorRef<Message>,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         state.revoke();
+        let limit = Some(Duration::from_millis(500));
+        myself.stop_children_and_wait(None, limit).await;
         Ok(())
     }
 }

@@ -39,6 +39,10 @@ pub mod run;
 
 /// Pause before an event is offered again when the publisher was not there.
 const OFFER_AGAIN: Duration = Duration::from_millis(10);
+/// Pause before an event is read again whose discard was not written.
+const KEPT: Duration = Duration::from_secs(1);
+/// Pause before a key is read again whose lease had no time left: it is renewed, or everything starts anew.
+const NO_TIME: Duration = Duration::from_millis(250);
 
 /// What all sequencers of a feed share.
 pub struct FeedContext {
@@ -88,6 +92,8 @@ pub enum Message {
     },
     /// A discard was committed.
     Closed(i64),
+    /// A discard was not written: the event is still there, or it is another's.
+    Kept(i64),
     /// Send nothing more; give back what is not out.
     Halt,
     /// Nothing more comes: end.
@@ -151,6 +157,7 @@ impl SequencerActor {
             Message::Deliver(work) => state.deliver(work),
             Message::Answered { seq, reply } => state.answered(seq, reply),
             Message::Closed(seq) => state.closed(seq),
+            Message::Kept(seq) => state.kept(seq),
             Message::Halt => state.halt(),
             Message::Retire => myself.stop(None),
         }
@@ -350,10 +357,10 @@ impl State {
             return self.give_back(vec![seq]);
         }
         if self.context.ownership.time_left().is_zero() {
-            // Someone else may own the key now: nothing more leaves from here.
-            let mut returned = self.run.halt();
-            returned.push(seq);
-            return self.give_back(returned);
+            // Someone else may own the key now: nothing more leaves from here. If the renewal was only late,
+            // the key is read again.
+            let (strikes, repeat) = (work.strikes, work.may_be_repeat);
+            return self.park(&work, NO_TIME, strikes, repeat, false);
         }
         self.run.again(work);
         let pause = (self.context.publisher.permits.gate() == publisher::gate::State::Open)
@@ -365,7 +372,10 @@ impl State {
 
     /// The key (or the event without one) waits. Everything not settled goes back.
     fn park(&mut self, work: &Work, pause: Duration, strikes: u32, repeat: bool, settling: bool) {
-        let seq = work.event.seq;
+        self.park_at(work.event.seq, pause, strikes, repeat, settling);
+    }
+
+    fn park_at(&mut self, seq: i64, pause: Duration, strikes: u32, repeat: bool, settling: bool) {
         let mut returned = Vec::new();
         if self.key.is_some() {
             returned = self.run.halt();
@@ -392,6 +402,12 @@ impl State {
     fn closed(&mut self, seq: i64) {
         self.run.closed(seq);
         self.offer_next();
+    }
+
+    /// Nothing may follow an event whose discard was not written: the key is read again from the table.
+    fn kept(&mut self, seq: i64) {
+        self.run.closed(seq);
+        self.park_at(seq, KEPT, 0, true, false);
     }
 
     fn halt(&mut self) {

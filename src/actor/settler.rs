@@ -234,6 +234,11 @@ impl State {
                 "the database refuses this event's outcome; the event waits and is tried again"
             );
             self.written += 1;
+            if let Some(sequencer) = &item.tell.sequencer {
+                // A discard: its key waits for it in the sequencer, which gives everything back.
+                let _ = sequencer.cast(sequencer::Message::Kept(item.outcome.seq));
+                return;
+            }
             let settled = Settled {
                 feed: item.tell.feed,
                 seq: item.outcome.seq,
@@ -254,11 +259,19 @@ impl State {
         let mut news: Option<(ActorRef<claimer::Message>, u64, Vec<Settled>)> = None;
         for (index, item) in batch.into_iter().enumerate() {
             let Item { outcome, tell } = item;
+            let applied = applied.get(index).copied().unwrap_or(false);
+            if let Some(sequencer) = &tell.sequencer
+                && !applied
+            {
+                // Another owner's now, or gone already: the table knows, and the key is read again.
+                let _ = sequencer.cast(sequencer::Message::Kept(outcome.seq));
+                continue;
+            }
             let settled = Settled {
                 feed: tell.feed,
                 seq: outcome.seq,
                 done: !matches!(outcome.verdict, Verdict::Retried { .. }),
-                applied: applied.get(index).copied().unwrap_or(false),
+                applied,
                 refused: false,
             };
             if let Some(sequencer) = tell.sequencer {

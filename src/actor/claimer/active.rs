@@ -310,10 +310,10 @@ impl Active {
     }
 
     /// The mark was written, or not.
-    pub fn marked(&mut self, set: bool) {
+    pub fn marked(&mut self, set: bool, now: u64) {
         self.marking = false;
         if !set {
-            self.pulse.mark_failed();
+            self.pulse.mark_failed(now);
         } else if self.pulse.watches() {
             self.armed = true;
             self.want_look = true;
@@ -333,6 +333,10 @@ impl Active {
         }
         if let Some(at) = self.pulse.renew_at() {
             next = next.min(at.max(self.not_before));
+        }
+        if self.not_before > now {
+            // After a failure there is something to do again.
+            next = next.min(self.not_before);
         }
         if self.want_commands && !self.commanding {
             next = next.min(self.commands_at + COMMANDS).max(self.not_before);

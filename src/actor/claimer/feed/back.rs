@@ -7,6 +7,9 @@ use super::{Feed, MAX_HIGH};
 use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Wait};
 use crate::actor::claimer::parked::Parked;
 
+/// Pause of an event that came back although its key was not parked, milliseconds.
+const RETURNED: u64 = 250;
+
 impl Feed {
     /// An outcome was committed; `done` when the row will not come back for this sink.
     pub fn on_settled(&mut self, seq: i64, done: bool, now: u64) {
@@ -41,10 +44,17 @@ impl Feed {
                 continue;
             };
             self.budget.give(weight);
-            let Some(key) = key else { continue };
+            let Some(key) = key else {
+                self.wait_alone(*seq, RETURNED, now);
+                continue;
+            };
             if let Some(state) = self.keys.get_mut(&key) {
                 state.let_go(now);
                 state.lower_from(*seq);
+                if state.flow == Flow::Forward {
+                    let until = Wait::Until(now.saturating_add(RETURNED));
+                    self.fall_behind(&key, *seq, until, now);
+                }
             }
             self.wake_if_drained(&OrderKey::Named(key));
         }
@@ -86,7 +96,8 @@ impl Feed {
                 let mut state = KeyState::new(now);
                 state.strikes = park.strikes;
                 state.repeat = park.repeat.then_some(park.head);
-                if park.settling {
+                // Its settlement may have overtaken this word.
+                if park.settling && self.outstanding.contains_key(seq) {
                     state.handed(*seq);
                 }
                 let wait = Wait::Until(until);
@@ -99,6 +110,22 @@ impl Feed {
                 self.rewait(&park.key, None, wait);
             }
         }
+    }
+
+    /// An event without a key waits for `pause` milliseconds and is read again.
+    fn wait_alone(&mut self, seq: i64, pause: u64, now: u64) {
+        self.on_park(
+            Park {
+                key: OrderKey::Alone(seq),
+                head: seq,
+                pause,
+                settling: false,
+                strikes: 0,
+                repeat: true,
+                returned: Vec::new(),
+            },
+            now,
+        );
     }
 
     /// A sequencer died without a word: nothing of its key may pass what it had, until that is read again.
@@ -133,18 +160,7 @@ impl Feed {
                 self.budget.give(weight);
             }
             if key.is_none() {
-                self.on_park(
-                    Park {
-                        key: OrderKey::Alone(*seq),
-                        head: *seq,
-                        pause,
-                        settling: false,
-                        strikes: 0,
-                        repeat: true,
-                        returned: Vec::new(),
-                    },
-                    now,
-                );
+                self.wait_alone(*seq, pause, now);
             }
         }
         let Some(key) = key else { return };
