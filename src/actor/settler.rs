@@ -198,7 +198,9 @@ impl State {
                 self.committed(batch, &applied);
             }
             Err(problem) if problem.kind == SourceErrorKind::Refused => {
-                self.refused(batch, &problem)
+                // It answered: the outage, if there was one, is over.
+                self.failures = 0;
+                self.refused(batch, &problem);
             }
             Err(problem) => return self.unavailable(batch, &problem),
         }

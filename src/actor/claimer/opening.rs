@@ -48,6 +48,7 @@ impl State {
     pub(super) fn flush_and_open(&mut self) {
         self.epoch += 1;
         self.phase = Phase::Opening;
+        self.show_nothing_owned();
         let epoch = self.epoch;
         self.flush(Tag::Open(epoch));
         self.myself
@@ -241,6 +242,11 @@ impl State {
         }
         self.arguments.caught_up.send_replace(false);
         self.phase = Phase::Opening;
+        self.show_nothing_owned();
+    }
+
+    /// Without ownership nothing is in flight or parked here; an earlier incarnation may have left its figures.
+    fn show_nothing_owned(&self) {
         let Arguments {
             database,
             board,

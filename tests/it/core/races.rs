@@ -217,3 +217,17 @@ async fn a_key_whose_sequencer_dies_while_settling_is_slow_goes_on_once() {
     assert_eq!(seen, (1..=20).collect::<Vec<_>>());
     bench.emptied().await;
 }
+
+#[tokio::test]
+async fn the_settler_goes_on_when_an_outage_ends_with_a_refusal() {
+    let bench = Bench::start().await;
+    let (broken, refused) = (SourceErrorKind::Unavailable, SourceErrorKind::Refused);
+    bench.faults.fail(Op::Settle, 1, broken, When::Before);
+    bench.insert("k", 1..=1);
+    bench.calls(Op::Settle, 1).await;
+    bench.faults.fail(Op::Settle, 1, refused, When::Before);
+    bench.calls(Op::Settle, 2).await;
+    bench.insert("other", 1..=3);
+    bench.received(4).await;
+    bench.emptied().await;
+}
