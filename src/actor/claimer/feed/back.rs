@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::action::Park;
 use super::{Feed, MAX_HIGH};
-use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Wait};
+use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Strikes, Wait};
 use crate::actor::claimer::parked::Parked;
 
 /// Pause of an event that came back although its key was not parked, milliseconds.
@@ -30,7 +30,7 @@ impl Feed {
         if let Some(state) = self.keys.get_mut(&key) {
             state.settled(now);
             if done {
-                state.strikes = 0;
+                state.strikes = Strikes::default();
                 state.repeat = None;
             }
         }
@@ -113,7 +113,7 @@ impl Feed {
                 head: seq,
                 pause,
                 settling: false,
-                strikes: 0,
+                strikes: Strikes::default(),
                 repeat: true,
                 returned: Vec::new(),
             },
@@ -246,7 +246,7 @@ impl Feed {
                 head: seq,
                 pause,
                 settling: false,
-                strikes: 0,
+                strikes: Strikes::default(),
                 repeat: true,
                 returned: Vec::new(),
             },
