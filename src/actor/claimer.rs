@@ -53,6 +53,7 @@ pub mod pulse;
 pub mod reading;
 pub mod recent;
 pub mod waking;
+pub mod walking;
 
 /// What a claimer needs.
 #[derive(Clone)]
@@ -102,6 +103,8 @@ pub struct Settings {
     pub budget_events: usize,
     /// Bytes held, per feed.
     pub budget_bytes: usize,
+    /// Keys parked in memory, per feed.
+    pub max_parked: usize,
 }
 
 /// Messages of a claimer. The number in front is the epoch, the second the feed.
@@ -141,8 +144,8 @@ pub enum Message {
     Sweep,
     /// A slice of a sweep arrived, and the commands read after it.
     Swept(u64, usize, Result<(Sweep, Commands), SourceError>),
-    /// Keys that had to be dropped were looked up by due time.
-    Refilled(u64, usize, Result<Vec<Due>, SourceError>),
+    /// A page of due times arrived, to find keys that had to be dropped.
+    Walked(u64, usize, Result<Vec<Due>, SourceError>),
     /// Outcomes were committed.
     Settled(u64, Vec<Settled>),
     /// A sequencer's key cannot go on.
@@ -168,8 +171,23 @@ pub struct Look {
     pub armed: bool,
     /// Who is writing; `None` inside: a single writer.
     pub writers: Result<Option<Writers>, SourceError>,
-    /// Per feed: the gaps asked for, and the rows found in them.
-    pub gaps: Vec<(usize, Vec<RangeInclusive<i64>>, Result<Found, SourceError>)>,
+    /// The gaps of each feed that has any.
+    pub gaps: Vec<LookedInto>,
+}
+
+/// A row found: seq and key.
+pub type Pair = (i64, Option<Arc<str>>);
+
+/// What a look into one feed's gaps found.
+pub struct LookedInto {
+    /// The feed.
+    pub feed: usize,
+    /// The gaps asked for.
+    pub asked: Vec<RangeInclusive<i64>>,
+    /// Rows found in them, with their keys.
+    pub found: Result<Vec<Pair>, SourceError>,
+    /// The look came to its end.
+    pub complete: bool,
 }
 
 /// What a read saw.
@@ -178,11 +196,8 @@ pub struct Seen {
     pub rows: Vec<Row>,
     /// (seq, key) of rows that stood in open gaps after the read. A row that was committed before one of
     /// `rows` is among them, or was there before: nothing of its key may leave before it.
-    pub late: Vec<(i64, Option<Arc<str>>)>,
+    pub late: Vec<Pair>,
 }
-
-/// (seq, key) of rows found, and whether the look came to its end.
-pub type Found = (Vec<(i64, Option<Arc<str>>)>, bool);
 
 /// State of a claimer.
 pub struct State {
@@ -290,8 +305,8 @@ impl ClaimerActor {
             Message::Swept(epoch, feed, result) => {
                 state.with(epoch, |active, now| active.swept(feed, result, now));
             }
-            Message::Refilled(epoch, feed, result) => {
-                state.with(epoch, |active, now| active.refilled(feed, result, now));
+            Message::Walked(epoch, feed, result) => {
+                state.with(epoch, |active, now| active.walked(feed, result, now));
             }
             Message::Settled(epoch, list) => state.settled(epoch, &list),
             Message::Parked(epoch, feed, park) => state.parked(epoch, feed, park),

@@ -372,6 +372,7 @@ impl State {
                 quiet_after: database.quiet_after,
                 budget_events: database.budget_events,
                 budget_bytes: database.budget_bytes,
+                max_parked: database.max_parked,
             },
             settler: self.settler.handle.clone(),
             keeper: self.keeper.handle.clone(),

@@ -143,7 +143,11 @@ impl Run {
             }
         }
         if dice.chance(60) {
-            tasks.spawn(world::kill(Arc::clone(&world), own(40), Arc::clone(&relays)));
+            tasks.spawn(world::kill(
+                Arc::clone(&world),
+                own(40),
+                Arc::clone(&relays),
+            ));
         }
         if dice.chance(30) {
             tasks.spawn(world::steal(Arc::clone(&world), own(41)));
@@ -208,7 +212,10 @@ impl Run {
         if pending > 0 {
             return Some(format!("{pending} rows are still pending"));
         }
-        for feed in relays.iter().flat_map(|relay| relay.board().snapshot().feeds) {
+        for feed in relays
+            .iter()
+            .flat_map(|relay| relay.board().snapshot().feeds)
+        {
             if feed.in_flight > 0 || feed.parked > 0 {
                 return Some(format!("something is left: {feed:?}"));
             }
@@ -283,7 +290,10 @@ impl Run {
     }
 
     fn fail(&self, wrong: &str, relays: &[Relay]) -> ! {
-        let shown: Vec<_> = relays.iter().map(|relay| relay.board().snapshot()).collect();
+        let shown: Vec<_> = relays
+            .iter()
+            .map(|relay| relay.board().snapshot())
+            .collect();
         panic!(
             "OUTBOXD_CHAOS_SEED={} ({:?}): {wrong}\n{shown:#?}",
             self.seed, self.guard

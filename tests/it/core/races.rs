@@ -104,7 +104,9 @@ async fn a_renewal_that_answers_after_the_deadline_loses_nothing() {
     bench.insert("k", 1..=1);
     bench.received(1).await;
     // Sent at 0.8 s, answered at 2.2 s; the first trust ends at 1.8 s.
-    bench.faults.answer_late(Op::Renew, Duration::from_millis(1_400));
+    bench
+        .faults
+        .answer_late(Op::Renew, Duration::from_millis(1_400));
     let began = Instant::now();
     let mut n = 1;
     while began.elapsed() < Duration::from_secs(4) {
@@ -126,7 +128,9 @@ async fn a_renewal_that_answers_after_the_deadline_loses_nothing() {
 async fn a_mark_that_cannot_be_set_is_not_tried_all_the_time() {
     let bench = Bench::start().await;
     let refuse = SourceErrorKind::Refused;
-    bench.faults.fail(Op::SetWakeMark, u32::MAX, refuse, When::Before);
+    bench
+        .faults
+        .fail(Op::SetWakeMark, u32::MAX, refuse, When::Before);
     bench.insert("k", 1..=1);
     bench.received(1).await;
     bench.calls(Op::SetWakeMark, 3).await;
@@ -163,7 +167,11 @@ async fn a_read_that_failed_is_repeated_soon_however_long_the_pause_between_poll
     let later = row("k", 2).delayed(Duration::from_millis(500));
     bench.source.insert(&[later]).unwrap();
     bench.received(2).await;
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test]

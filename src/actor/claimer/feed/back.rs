@@ -105,14 +105,7 @@ impl Feed {
                 if park.settling && self.outstanding.contains_key(seq) {
                     state.handed(*seq);
                 }
-                let wait = Wait::Until(until);
-                state.flow = Flow::Behind {
-                    from: *seq,
-                    passed: 0,
-                    wait,
-                };
-                self.alone.insert(*seq, state);
-                self.rewait(&park.key, None, wait);
+                self.park_alone(*seq, state, Wait::Until(until));
             }
         }
     }
@@ -212,31 +205,33 @@ impl Feed {
         }
     }
 
-    /// Rows found again through the index on due times, after keys had to be dropped.
-    pub fn on_due_rows(&mut self, due: &[(OrderKey, i64, u64)], now: u64) {
-        for (key, seq, pause) in due {
-            if self.is_known(*seq) {
-                continue;
-            }
-            let wait = Wait::Until(now.saturating_add(*pause));
-            match key {
-                OrderKey::Named(name) if !self.keys.contains_key(name) => {
-                    // Earlier rows of the key may exist; its own run is read from the start.
-                    self.fall_behind(&Arc::clone(name), i64::MIN, wait, now);
-                }
-                OrderKey::Alone(seq) if !self.alone.contains_key(seq) => {
-                    let mut state = KeyState::new(now);
-                    state.flow = Flow::Behind {
-                        from: *seq,
-                        passed: 0,
-                        wait,
-                    };
-                    self.alone.insert(*seq, state);
-                    self.rewait(key, None, wait);
-                }
-                OrderKey::Named(_) | OrderKey::Alone(_) => {}
-            }
+    /// A row found again through the index on due times, after keys had to be dropped.
+    pub fn on_due_row(&mut self, key: &OrderKey, seq: i64, pause: u64, now: u64) {
+        if self.is_known(seq) {
+            return;
         }
+        let wait = Wait::Until(now.saturating_add(pause));
+        match key {
+            OrderKey::Named(name) if !self.keys.contains_key(name) => {
+                // Earlier rows of the key may exist; its own run is read from the start.
+                self.fall_behind(name, i64::MIN, wait, now);
+            }
+            OrderKey::Alone(_) if !self.alone.contains_key(&seq) => {
+                self.park_alone(seq, KeyState::new(now), wait);
+            }
+            OrderKey::Named(_) | OrderKey::Alone(_) => {}
+        }
+    }
+
+    /// Parks one event without a key.
+    pub(super) fn park_alone(&mut self, seq: i64, mut state: KeyState, wait: Wait) {
+        state.flow = Flow::Behind {
+            from: seq,
+            passed: 0,
+            wait,
+        };
+        self.alone.insert(seq, state);
+        self.rewait(&OrderKey::Alone(seq), None, wait);
     }
 
     /// Everything handed over and not settled.
@@ -264,7 +259,7 @@ impl Feed {
         );
     }
 
-    /// The due times, to take in a refill.
+    /// The due times, to take in a walk.
     pub fn parked_mut(&mut self) -> &mut Parked {
         &mut self.parked
     }
