@@ -7,6 +7,7 @@ mod cli_demo;
 mod cli_run;
 mod config_load;
 mod config_reference;
+mod e2e;
 mod core;
 mod postgres_admin;
 mod postgres_conformance;
