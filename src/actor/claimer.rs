@@ -121,7 +121,7 @@ pub enum Message {
     /// The mark was written, or not.
     Marked(u64, bool),
     /// A forward read ended.
-    Read(u64, usize, u64, ReadPlan, Result<Vec<Row>, SourceError>),
+    Read(u64, usize, u64, ReadPlan, Result<Forward, SourceError>),
     /// A catch-up read ended.
     CaughtUp(u64, usize, u64, CatchUpPlan, Result<Vec<Row>, SourceError>),
     /// Rows read by number arrived.
@@ -161,6 +161,14 @@ pub enum Message {
 
 #[cfg(feature = "cluster")]
 impl ractor::Message for Message {}
+
+/// What a forward read brought.
+pub struct Forward {
+    /// Rows behind the cursor's place, ascending.
+    pub rows: Vec<Row>,
+    /// What stood in the gaps after that, asked only when there are rows.
+    pub gaps: Option<(Vec<RangeInclusive<i64>>, Found)>,
+}
 
 /// What a look found.
 pub struct Look {

@@ -75,6 +75,14 @@ impl Cursor {
         }
     }
 
+    /// The highest row that may leave now: with [`GapGuard::Hold`], none behind the first open gap.
+    pub fn reach(&self) -> i64 {
+        match self.guard {
+            GapGuard::Off => i64::MAX,
+            GapGuard::Hold => self.at,
+        }
+    }
+
     /// Rows found in gaps go to their keys at once; with `hold` the forward read brings them.
     pub fn delivers_finds(&self) -> bool {
         self.guard == GapGuard::Off

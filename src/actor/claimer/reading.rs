@@ -1,14 +1,15 @@
 //! The reads, looks and fetches of an owner: started as tasks, taken in when they return.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::warn;
 
-use super::active::Active;
+use super::active::{Active, Slot};
 use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
 use super::keys::OrderKey;
-use super::{Look, Message};
+use super::{Forward, Look, Message};
 use crate::event::Timestamp;
 use crate::source::{Command, Commands, Due, Row, SourceError, Sweep};
 
@@ -22,6 +23,27 @@ const SLICE: u32 = 500;
 const REFILL: u32 = 5_000;
 /// Shortest pause between looks at commands, milliseconds.
 const COMMANDS: u64 = 100;
+
+impl Slot {
+    /// Takes in rows that turned up in gaps.
+    fn found(
+        &mut self,
+        asked: &[RangeInclusive<i64>],
+        pairs: &[(i64, Option<Arc<str>>)],
+        now: u64,
+    ) {
+        let alone = self.feed.on_found(pairs, now);
+        if !alone.is_empty() {
+            self.feed.fetch(&alone);
+            self.fetches.push_back((alone, Origin::Gap));
+        }
+        let seen: Vec<i64> = pairs.iter().map(|(seq, _)| *seq).collect();
+        self.feed
+            .cursor_mut()
+            .gaps_mut()
+            .looked(asked, &seen, false);
+    }
+}
 
 impl Active {
     // ---- forward -----------------------------------------------------------------------------------
@@ -39,10 +61,29 @@ impl Active {
         slot.want_read = false;
         let read = slot.feed.recent_mut().read_began();
         let sink = Arc::clone(slot.feed.sink());
+        let cursor = slot.feed.cursor();
+        let gaps = match cursor.delivers_finds() {
+            true => cursor.gaps().ranges(),
+            false => Vec::new(),
+        };
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
-            let limit = u32::try_from(plan.limit).unwrap_or(u32::MAX);
-            let result = source.read(&sink, plan.after, limit, &plan.bare_keys).await;
+            let result = async {
+                let limit = u32::try_from(plan.limit).unwrap_or(u32::MAX);
+                let rows = source
+                    .read(&sink, plan.after, limit, &plan.bare_keys)
+                    .await?;
+                if rows.is_empty() || gaps.is_empty() {
+                    return Ok(Forward { rows, gaps: None });
+                }
+                // A row read here may have earlier ones of its key in the gaps, written by the same
+                // transaction or by one that ended before. After the read they are all visible.
+                let pairs = source.probe(&gaps, LOOK).await?;
+                let complete = pairs.len() < LOOK as usize;
+                let gaps = Some((gaps, (pairs, complete)));
+                Ok(Forward { rows, gaps })
+            }
+            .await;
             let _ = myself.cast(Message::Read(epoch, index, read, plan, result));
         });
     }
@@ -53,17 +94,29 @@ impl Active {
         index: usize,
         read: u64,
         plan: &ReadPlan,
-        result: Result<Vec<Row>, SourceError>,
+        result: Result<Forward, SourceError>,
         now: u64,
     ) {
         let slot = &mut self.slots[index];
         slot.reading = false;
         match result {
-            Ok(rows) => {
+            Ok(Forward { rows, gaps }) => {
+                let mut complete = true;
+                if let Some((asked, found)) = gaps {
+                    complete = found.1;
+                    slot.found(&asked, &found.0, now);
+                }
                 let count = rows.len();
-                slot.dry = count < plan.limit;
+                slot.dry = complete && count < plan.limit;
                 slot.want_read |= !slot.dry;
-                let actions = slot.feed.on_read(plan, rows, now);
+                let actions = match complete {
+                    true => slot.feed.on_read(plan, rows, now),
+                    // More stands in the gaps than one look shows: first that, then these rows.
+                    false => {
+                        slot.feed.read_failed(plan);
+                        Vec::new()
+                    }
+                };
                 slot.feed.recent_mut().read_ended(read);
                 self.actions
                     .extend(actions.into_iter().map(|action| (index, action)));
@@ -263,7 +316,10 @@ impl Active {
             slot.feed.cursor_mut().gaps_mut().observe(&asked, &writers);
             match result {
                 Ok((pairs, complete)) => {
-                    let news = slot.feed.unknown(&pairs);
+                    let delivers = slot.feed.cursor().delivers_finds();
+                    if delivers {
+                        slot.found(&asked, &pairs, now);
+                    }
                     let seen: Vec<i64> = pairs.iter().map(|(seq, _)| *seq).collect();
                     let closed = slot
                         .feed
@@ -271,13 +327,8 @@ impl Active {
                         .gaps_mut()
                         .looked(&asked, &seen, complete);
                     slot.feed.cursor_mut().closed(&closed);
-                    let delivers = slot.feed.cursor().delivers_finds();
                     if !seen.is_empty() || !closed.is_empty() {
                         slot.want_read |= !delivers;
-                    }
-                    if delivers && !news.is_empty() {
-                        slot.feed.fetch(&news);
-                        slot.fetches.push_back((news, Origin::Gap));
                     }
                 }
                 Err(error) => self.trouble(&error, now),

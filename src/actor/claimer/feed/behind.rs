@@ -114,6 +114,8 @@ impl Feed {
             return None;
         }
         let many = self.ready.len().min(KEYS_PER_READ).min(allowance);
+        // What stands in a gap by now goes before what stands behind it.
+        let gap = self.cursor.gaps().first().unwrap_or(i64::MAX);
         let mut plan = CatchUpPlan {
             per_key: (allowance / many).clamp(1, self.budget.key_share()),
             ..CatchUpPlan::default()
@@ -132,7 +134,7 @@ impl Feed {
                 continue;
             }
             *wait = Wait::Reading(*passed);
-            let from = *from;
+            let from = (*from).min(gap);
             match key {
                 OrderKey::Named(name) => plan.keys.push((name, from)),
                 OrderKey::Alone(seq) => plan.alone.push(seq),
@@ -185,7 +187,7 @@ impl Feed {
     pub(super) fn catch_up_key(
         &mut self,
         key: &Arc<str>,
-        rows: Vec<Row>,
+        mut rows: Vec<Row>,
         per_key: usize,
         now: u64,
         out: &mut Actions,
@@ -198,7 +200,13 @@ impl Feed {
         else {
             return;
         };
-        let exhausted = rows.len() < per_key;
+        let mut exhausted = rows.len() < per_key;
+        // With `hold`, a row behind an open gap waits for the forward read, whatever its key is doing.
+        let reach = self.cursor.reach();
+        if rows.last().is_some_and(|row| row.seq > reach) {
+            rows.retain(|row| row.seq <= reach);
+            exhausted = true;
+        }
         let share = self.budget.key_share();
         let mut stop = None;
         for row in rows {
@@ -221,10 +229,11 @@ impl Feed {
                 }
             }
             if stop.is_some() {
-                from = from.max(seq);
+                // Not above it: the row may have turned up in a gap below.
+                from = seq;
                 break;
             }
-            from = seq.saturating_add(1);
+            from = from.max(seq.saturating_add(1));
         }
         let caught_up = stop.is_none() && exhausted && passed == passed_then;
         let wait = stop.unwrap_or(Wait::Drain);

@@ -9,23 +9,43 @@ use crate::route::Route;
 use crate::source::{Head, Row};
 
 impl Feed {
-    /// Which of these (seq, key) pairs are news, and so worth reading whole.
-    pub fn unknown(&self, pairs: &[(i64, Option<Arc<str>>)]) -> Vec<i64> {
-        pairs
-            .iter()
-            .filter(|(seq, key)| !self.is_known(*seq) && !self.will_be_read(*seq, key.as_ref()))
-            .map(|(seq, _)| *seq)
-            .collect()
+    /// Takes in (seq, key) pairs that turned up in gaps. A key with such a row reads its own run from there,
+    /// so that nothing read forward passes it. Returns the rows to read by their number: those without a
+    /// key, and those that come too late, behind later events of their key, and so have to hurry.
+    pub fn on_found(&mut self, pairs: &[(i64, Option<Arc<str>>)], now: u64) -> Vec<i64> {
+        let mut single = Vec::new();
+        for (seq, key) in pairs {
+            if self.is_known(*seq) {
+                continue;
+            }
+            let state = match key {
+                Some(key) => self.keys.get(key),
+                None => self.alone.get(seq),
+            };
+            let late = state.is_some_and(|state| state.held > 0 && state.held_max > *seq);
+            let flow = state.map(|state| state.flow.clone());
+            match (key, flow) {
+                (_, Some(Flow::Behind { from, wait, .. }))
+                    if from <= *seq && !matches!(wait, Wait::Reading(_)) => {}
+                (None, _) => single.push(*seq),
+                (Some(_), _) if late => single.push(*seq),
+                (Some(key), Some(Flow::Behind { from, wait, .. })) => match wait {
+                    // A read under way may bring it, or not.
+                    Wait::Reading(_) => self.lower(key, *seq),
+                    // A new head: what the key waited for does not concern it.
+                    Wait::Until(_) => self.set_behind(key, *seq, wait, Wait::Drain),
+                    Wait::Drain | Wait::Ready => self.set_behind(key, from.min(*seq), wait, wait),
+                },
+                (Some(key), _) => self.fall_behind(key, *seq, Wait::Drain, now),
+            }
+        }
+        single
     }
 
-    /// Is the row going to be read by its key's own run?
-    pub(super) fn will_be_read(&self, seq: i64, key: Option<&Arc<str>>) -> bool {
-        let state = match key {
-            Some(key) => self.keys.get(key),
-            None => self.alone.get(&seq),
-        };
-        matches!(state.map(|state| &state.flow),
-            Some(Flow::Behind { from, wait, .. }) if *from <= seq && !matches!(wait, Wait::Reading(_)))
+    fn lower(&mut self, key: &Arc<str>, seq: i64) {
+        if let Some(state) = self.keys.get_mut(key) {
+            state.lower_from(seq);
+        }
     }
 
     /// The heads of a sweep that nothing here explains.
