@@ -313,11 +313,7 @@ pub async fn number_on(connection: &mut PgConnection, sql: &str) -> i64 {
 }
 
 /// Inserts `count` events for each key in turn, in whatever transaction the connection is in.
-pub async fn insert_on(
-    connection: &mut PgConnection,
-    keys: &[&str],
-    count: usize,
-) -> Vec<Written> {
+pub async fn insert_on(connection: &mut PgConnection, keys: &[&str], count: usize) -> Vec<Written> {
     let rows: Vec<(Uuid, i64, String, String)> = sqlx::query_as(
         "insert into outbox.event (kind, ordering_key, payload)
          select 'order.made', k, json_build_object('n', n)

@@ -82,7 +82,10 @@ async fn the_same_from_sqlite_to_a_file() {
     let place = Workplace::sqlite_to_file("");
     let within = |name: &str| place.path(name).display().to_string();
     let env = [
-        ("DATABASES__ORDERS__URL", format!("sqlite://{}", within("orders.db"))),
+        (
+            "DATABASES__ORDERS__URL",
+            format!("sqlite://{}", within("orders.db")),
+        ),
         ("DATABASES__ORDERS__SWEEP_EVERY", "1s".to_owned()),
         ("SINKS__LOG__PATH", within("events.jsonl")),
     ];

@@ -118,7 +118,10 @@ async fn postgres_writer(
     let mut random = Random(writer << 32);
     let mut outcome = Outcome::default();
     loop {
-        let numbers = take(left, 1 + random.below(u64::from(plan.per_transaction) * 2) as u32);
+        let numbers = take(
+            left,
+            1 + random.below(u64::from(plan.per_transaction) * 2) as u32,
+        );
         if numbers.is_empty() {
             return outcome;
         }
@@ -223,7 +226,10 @@ async fn sqlite_writer(
     let mut random = Random(writer << 32);
     let mut outcome = Outcome::default();
     loop {
-        let numbers = take(left, 1 + random.below(u64::from(plan.per_transaction) * 2) as u32);
+        let numbers = take(
+            left,
+            1 + random.below(u64::from(plan.per_transaction) * 2) as u32,
+        );
         if numbers.is_empty() {
             return outcome;
         }
