@@ -299,6 +299,11 @@ impl Relay {
         self.tree.members()
     }
 
+    /// The live tree; it can be asked after the relay has ended, too.
+    pub fn tree(&self) -> Tree {
+        self.tree.clone()
+    }
+
     /// The supervisor's cell, for hosts that link or observe it.
     pub fn cell(&self) -> ActorCell {
         self.supervisor.get_cell()

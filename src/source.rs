@@ -13,14 +13,18 @@ use bytes::Bytes;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::event::{Event, Payload, Timestamp};
+use crate::event::{Payload, Timestamp};
 use crate::lease::Lease;
-use crate::sink::Receipt;
+
+pub use outcome::{DiscardReason, Outcome, Verdict};
+pub use row::{Body, Row};
 
 pub mod admin;
 pub mod memory;
+pub mod outcome;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod row;
 mod settlement;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -168,59 +172,6 @@ pub struct Opened {
     pub remarks: Vec<String>,
 }
 
-/// One row as a feed sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
-    /// Place in the outbox.
-    pub seq: i64,
-    /// Identity.
-    pub id: Uuid,
-    /// Kind.
-    pub kind: String,
-    /// Key, if it has one.
-    pub ordering_key: Option<Arc<str>>,
-    /// Time until the row is due (delayed by its writer, or backing off for this sink); zero when it is.
-    pub due_in: Duration,
-    /// Charged failures for this sink.
-    pub attempts: u32,
-    /// This sink is done with it; another still waits.
-    pub done: bool,
-    /// Size of the payload in bytes.
-    pub size: usize,
-    /// The rest, unless it was left out.
-    pub body: Option<Body>,
-}
-
-/// The part of a row that costs: left out where it would not be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Body {
-    /// Payload.
-    pub payload: Payload,
-    /// Content type.
-    pub content_type: Option<String>,
-    /// Headers as JSON text.
-    pub headers: String,
-    /// When it happened.
-    pub occurred_at: Timestamp,
-}
-
-impl Row {
-    /// The event, if the body was fetched.
-    pub fn into_event(self) -> Option<Event> {
-        let body = self.body?;
-        Some(Event {
-            seq: self.seq,
-            id: self.id,
-            kind: self.kind,
-            ordering_key: self.ordering_key,
-            payload: body.payload,
-            content_type: body.content_type,
-            headers: body.headers,
-            occurred_at: body.occurred_at,
-        })
-    }
-}
-
 /// Transactions in flight that have written, or may yet write, to the outbox table. Names are opaque and
 /// unique for the life of the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -271,84 +222,6 @@ pub struct Due {
     pub due_in: Duration,
     /// The moment, by the source's clock.
     pub due: Timestamp,
-}
-
-/// What became of a hand-over, for one (event, sink).
-#[derive(Debug, Clone)]
-pub struct Outcome {
-    /// Place.
-    pub seq: i64,
-    /// Identity: an outcome applies only to the row that has both.
-    pub id: Uuid,
-    /// The sink.
-    pub sink: Arc<str>,
-    /// Every sink of the event's route, this one included: the row is deleted when all are done.
-    pub route: Arc<[Arc<str>]>,
-    /// The shard, and the token that must still hold it.
-    pub lease: Lease,
-    /// The state to write.
-    pub verdict: Verdict,
-}
-
-/// The state to write for one (event, sink).
-#[derive(Debug, Clone)]
-pub enum Verdict {
-    /// Acknowledged.
-    Published {
-        /// Charged failures before.
-        attempts: u32,
-        /// The destination's acknowledgement.
-        receipt: Receipt,
-    },
-    /// A charged failure; the next attempt is due later.
-    Retried {
-        /// Charged failures, this one included.
-        attempts: u32,
-        /// Back-off.
-        retry_in: Duration,
-        /// What happened.
-        error: String,
-    },
-    /// Set aside.
-    Discarded {
-        /// Why.
-        reason: DiscardReason,
-        /// The sink's word for it, from a closed set.
-        code: Option<&'static str>,
-        /// Charged failures, the last included.
-        attempts: u32,
-        /// The last error.
-        error: String,
-    },
-}
-
-/// Why an event was set aside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DiscardReason {
-    /// The sink can never take it.
-    Permanent,
-    /// It failed as often as its route allows.
-    RetryBudget,
-    /// It took the process down, repeatedly.
-    Crashed,
-    /// An operator's word.
-    Operator,
-    /// Its sink was removed.
-    Cancelled,
-}
-
-impl DiscardReason {
-    /// The word in tables, metrics and output.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Permanent => "permanent",
-            Self::RetryBudget => "retry_budget",
-            Self::Crashed => "crashed",
-            Self::Operator => "operator",
-            Self::Cancelled => "cancelled",
-        }
-    }
 }
 
 /// Operators' commands, as claimers read them.

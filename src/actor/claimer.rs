@@ -121,9 +121,9 @@ pub enum Message {
     /// The mark was written, or not.
     Marked(u64, bool),
     /// A forward read ended.
-    Read(u64, usize, u64, ReadPlan, Result<Forward, SourceError>),
+    Read(u64, usize, u64, ReadPlan, Result<Seen, SourceError>),
     /// A catch-up read ended.
-    CaughtUp(u64, usize, u64, CatchUpPlan, Result<Vec<Row>, SourceError>),
+    CaughtUp(u64, usize, u64, CatchUpPlan, Result<Seen, SourceError>),
     /// Rows read by number arrived.
     Fetched(
         u64,
@@ -162,26 +162,39 @@ pub enum Message {
 #[cfg(feature = "cluster")]
 impl ractor::Message for Message {}
 
-/// What a forward read brought.
-pub struct Forward {
-    /// Rows behind the cursor's place, ascending.
-    pub rows: Vec<Row>,
-    /// What stood in the gaps after that, asked only when there are rows.
-    pub gaps: Option<(Vec<RangeInclusive<i64>>, Found)>,
-}
-
 /// What a look found.
 pub struct Look {
     /// The mark was known to be set when the look began.
     pub armed: bool,
     /// Who is writing; `None` inside: a single writer.
     pub writers: Result<Option<Writers>, SourceError>,
-    /// Per feed: the gaps asked for, and the rows found in them.
-    pub gaps: Vec<(usize, Vec<RangeInclusive<i64>>, Result<Found, SourceError>)>,
+    /// The gaps of each feed that has any.
+    pub gaps: Vec<LookedInto>,
 }
 
-/// (seq, key) of rows found, and whether the look came to its end.
-pub type Found = (Vec<(i64, Option<Arc<str>>)>, bool);
+/// A row found: seq and key.
+pub type Pair = (i64, Option<Arc<str>>);
+
+/// What a look into one feed's gaps found.
+pub struct LookedInto {
+    /// The feed.
+    pub feed: usize,
+    /// The gaps asked for.
+    pub asked: Vec<RangeInclusive<i64>>,
+    /// Rows found in them, with their keys.
+    pub found: Result<Vec<Pair>, SourceError>,
+    /// The look came to its end.
+    pub complete: bool,
+}
+
+/// What a read saw.
+pub struct Seen {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// (seq, key) of rows that stood in open gaps after the read. A row that was committed before one of
+    /// `rows` is among them, or was there before: nothing of its key may leave before it.
+    pub late: Vec<Pair>,
+}
 
 /// State of a claimer.
 pub struct State {

@@ -207,7 +207,7 @@ mod tests {
             }
         }
         assert!(pauses.is_sorted() && pauses[0] == rule.pause);
-        assert_eq!(*pauses.last().unwrap(), rule.pause_max);
+        assert_eq!(pauses.last(), Some(&rule.pause_max));
         assert_eq!(restarts.failed(rule, 100), Decision::Park);
     }
 

@@ -182,7 +182,7 @@ impl State {
     }
 
     fn offer_next(&mut self) {
-        while let Some(work) = self.run.next() {
+        while let Some(work) = self.run.take_next() {
             self.offer(work, None);
         }
     }
@@ -358,7 +358,7 @@ impl State {
         self.run.again(work);
         let pause = (self.context.publisher.permits.gate() == publisher::gate::State::Open)
             .then_some(OFFER_AGAIN);
-        while let Some(work) = self.run.next() {
+        while let Some(work) = self.run.take_next() {
             self.offer(work, pause);
         }
     }

@@ -134,9 +134,9 @@ impl Tx {
         {
             let mut store = self.memory.store();
             let rows = store.open.remove(&self.id).unwrap_or_default();
-            store
-                .rows
-                .extend(rows.into_iter().map(|row| (row.seq, row)));
+            for row in rows {
+                store.show(row);
+            }
         }
         self.memory.notify();
     }

@@ -61,11 +61,19 @@ struct Fault {
     when: When,
 }
 
+/// What one call runs into.
+struct Strike {
+    delay: Duration,
+    late: Duration,
+    fault: Option<Fault>,
+}
+
 #[derive(Debug, Default)]
 struct Plan {
     faults: HashMap<Op, Fault>,
     outage: Option<SourceErrorKind>,
     delays: HashMap<Op, Duration>,
+    late: HashMap<Op, Duration>,
     counts: HashMap<Op, u64>,
 }
 
@@ -93,11 +101,17 @@ impl Faults {
         self.plan().delays.insert(op, delay);
     }
 
+    /// Every answer of `op` comes this much later, after the database did what was asked. Zero ends it.
+    pub fn answer_late(&self, op: Op, delay: Duration) {
+        self.plan().late.insert(op, delay);
+    }
+
     /// Nothing fails or is late any more. Counts stay.
     pub fn heal(&self) {
         let mut plan = self.plan();
         plan.faults.clear();
         plan.delays.clear();
+        plan.late.clear();
         plan.outage = None;
     }
 
@@ -112,27 +126,25 @@ impl Faults {
     }
 
     /// Counts the call and takes its fault, if it has one.
-    fn strike(&self, op: Op) -> (Duration, Option<Fault>) {
+    fn strike(&self, op: Op) -> Strike {
         let mut plan = self.plan();
         *plan.counts.entry(op).or_default() += 1;
         let delay = plan.delays.get(&op).copied().unwrap_or_default();
+        let late = plan.late.get(&op).copied().unwrap_or_default();
         if let Some(kind) = plan.outage {
-            let when = When::Before;
-            return (
-                delay,
-                Some(Fault {
-                    times: 1,
-                    kind,
-                    when,
-                }),
-            );
+            let fault = Some(Fault {
+                times: 1,
+                kind,
+                when: When::Before,
+            });
+            return Strike { delay, late, fault };
         }
         let fault = plan.faults.get_mut(&op).and_then(|fault| {
             let struck = *fault;
             fault.times = fault.times.checked_sub(1)?;
             Some(struck)
         });
-        (delay, fault)
+        Strike { delay, late, fault }
     }
 
     /// Runs one call with whatever is planned for it.
@@ -141,17 +153,20 @@ impl Faults {
         op: Op,
         call: impl Future<Output = Result<T, SourceError>>,
     ) -> Result<T, SourceError> {
-        let (delay, fault) = self.strike(op);
+        let Strike { delay, late, fault } = self.strike(op);
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
+        if let Some(fault) = fault.filter(|fault| fault.when == When::Before) {
+            return Err(fault.error(op));
+        }
+        let answer = call.await;
+        if !late.is_zero() {
+            tokio::time::sleep(late).await;
+        }
         match fault {
-            Some(fault) if fault.when == When::Before => Err(fault.error(op)),
-            Some(fault) => {
-                call.await?;
-                Err(fault.error(op))
-            }
-            None => call.await,
+            Some(fault) => answer.and(Err(fault.error(op))),
+            None => answer,
         }
     }
 }

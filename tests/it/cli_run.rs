@@ -12,7 +12,7 @@ use crate::support::{eventually, nats};
 const SOON: Duration = Duration::from_secs(20);
 
 /// One GET; the whole answer with its head.
-async fn get(url: &str, path: &str) -> Result<String, String> {
+pub async fn get(url: &str, path: &str) -> Result<String, String> {
     let address = url.strip_prefix("http://").unwrap();
     let words = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect(address).await.map_err(words)?;
@@ -24,7 +24,7 @@ async fn get(url: &str, path: &str) -> Result<String, String> {
 }
 
 /// The address that the service printed for port 0.
-async fn url_of(service: &mut Process) -> String {
+pub async fn url_of(service: &mut Process) -> String {
     eventually(SOON, "the service prints its address", || {
         let output = service.output();
         let line = output.lines().find(|line| line.starts_with("http://"));
@@ -34,7 +34,7 @@ async fn url_of(service: &mut Process) -> String {
     .await
 }
 
-async fn ready(url: &str) {
+pub async fn ready(url: &str) {
     eventually(SOON, "the service is ready", || async {
         let answer = get(url, "/readyz").await?;
         if answer.starts_with("HTTP/1.1 200") {

@@ -1,6 +1,7 @@
 //! The integration tests: one binary, real servers, each started by the tests themselves.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod cases;
 mod cli_bin;
 mod cli_commands;
 mod cli_demo;
@@ -8,7 +9,7 @@ mod cli_run;
 mod config_load;
 mod config_reference;
 mod core;
-mod e2e;
+mod database_work;
 mod postgres_admin;
 mod postgres_conformance;
 mod postgres_faults;
@@ -20,7 +21,9 @@ mod postgres_read;
 mod postgres_settle;
 mod sink_lines;
 mod sink_nats;
+mod e2e;
 mod source_conformance;
+mod sqlite;
 mod support;
 mod support_smoke;
 mod tidy;

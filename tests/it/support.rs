@@ -17,6 +17,7 @@
 #![allow(dead_code)]
 
 mod eventually;
+pub mod fake_nats;
 pub mod nats;
 pub mod pgbouncer;
 pub mod postgres;

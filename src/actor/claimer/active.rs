@@ -97,6 +97,16 @@ pub struct Slot {
     pub refilling: bool,
 }
 
+impl Slot {
+    /// Rows turned up in gaps: their keys wait for them.
+    pub(super) fn late(&mut self, pairs: &[(i64, Option<Arc<str>>)], now: u64) {
+        let news = self.feed.on_late(pairs, now);
+        if !news.is_empty() {
+            self.fetches.push_back((news, Origin::Gap));
+        }
+    }
+}
+
 impl Active {
     /// An owner that has read nothing yet.
     #[expect(
@@ -321,6 +331,9 @@ impl Active {
                 next = next.min(self.housekeeping_at);
             }
         }
+        if let Some(at) = self.pulse.renew_at() {
+            next = next.min(at.max(self.not_before));
+        }
         if self.want_commands && !self.commanding {
             next = next.min(self.commands_at + COMMANDS).max(self.not_before);
         }
@@ -377,7 +390,7 @@ impl Active {
             for key in slot.feed.retire_idle(linger, now) {
                 slot.hands.retire(Some(&key));
             }
-            let (in_flight, parked) = (slot.feed.in_flight(), slot.feed.parked().len());
+            let (in_flight, parked) = (slot.feed.in_flight(), slot.feed.parked().count());
             self.env
                 .board
                 .feed(&self.env.database, slot.feed.sink(), |shown| {

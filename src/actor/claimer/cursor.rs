@@ -75,11 +75,11 @@ impl Cursor {
         }
     }
 
-    /// The highest row that may leave now: with [`GapGuard::Hold`], none behind the first open gap.
-    pub fn reach(&self) -> i64 {
+    /// Gaps to look into behind a read: none with `hold`, where nothing above a gap is used.
+    pub fn late_ranges(&self) -> Vec<std::ops::RangeInclusive<i64>> {
         match self.guard {
-            GapGuard::Off => i64::MAX,
-            GapGuard::Hold => self.at,
+            GapGuard::Off => self.gaps.ranges(),
+            GapGuard::Hold => Vec::new(),
         }
     }
 

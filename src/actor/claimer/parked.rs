@@ -54,7 +54,7 @@ impl Parked {
     }
 
     /// Keys in memory.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.by_due.len()
     }
 

@@ -49,6 +49,8 @@ pub struct Pulse {
     fallback: u64,
     pause: u64,
     last_poll: u64,
+    /// The next poll is due now, whatever the pause.
+    at_once: bool,
     window_start: u64,
     window_events: u64,
     rate: u64,
@@ -65,6 +67,7 @@ impl Pulse {
             fallback: fallback.max(POLL_MIN),
             pause: POLL_MIN,
             last_poll: now,
+            at_once: false,
             window_start: now,
             window_events: 0,
             rate: 0,
@@ -81,6 +84,7 @@ impl Pulse {
 
     /// A poll begins.
     pub fn began(&mut self, now: u64) {
+        self.at_once = false;
         self.last_poll = now;
     }
 
@@ -113,6 +117,9 @@ impl Pulse {
 
     /// When to poll next. `youngest_gap` is when the youngest open gap was seen.
     pub fn next_poll(&self, youngest_gap: Option<u64>, now: u64) -> u64 {
+        if self.at_once {
+            return now;
+        }
         let mut pause = match &self.mode {
             Mode::Polling => self.pause,
             Mode::Arming(_) => self.pause.min(WATCH_MAX),
@@ -151,6 +158,12 @@ impl Pulse {
         }
     }
 
+    /// When the mark has to be renewed, however long the pause between polls is.
+    pub fn renew_at(&self) -> Option<u64> {
+        self.is_listening()
+            .then(|| self.mark_until.saturating_sub(MARK / 2) + 1)
+    }
+
     /// Setting the mark failed: poll on and try again later.
     pub fn mark_failed(&mut self) {
         self.mode = Mode::Polling;
@@ -179,7 +192,7 @@ impl Pulse {
         if ended {
             self.mode = Mode::Listening;
             // One more poll after the last of them ended, then silence.
-            self.last_poll = 0;
+            self.at_once = true;
         }
     }
 
@@ -222,13 +235,17 @@ mod tests {
         assert!(pulse.next_poll(None, 0) <= WATCH_MAX);
         pulse.observe(Some(&writers(&["4/1"])));
         assert!(pulse.is_listening());
+        // However young the clock is.
+        assert_eq!(pulse.next_poll(None, 40), 40, "one poll more at once");
+        pulse.polled(0, 41);
         assert_eq!(
-            pulse.next_poll(None, 40_000),
-            30_000,
-            "one poll more at once"
+            pulse.next_poll(None, 41),
+            41,
+            "a poll from before is not that one"
         );
-        pulse.polled(0, 40_000);
-        assert_eq!(pulse.next_poll(None, 40_000), 70_000);
+        pulse.began(42);
+        pulse.polled(0, 43);
+        assert_eq!(pulse.next_poll(None, 43), 30_043);
     }
 
     #[test]
@@ -256,6 +273,7 @@ mod tests {
         pulse.channel(true);
         pulse.mark(0);
         pulse.observe(None);
+        pulse.began(1_000);
         pulse.polled(0, 1_000);
         assert_eq!(pulse.next_poll(Some(1_000), 1_000), 1_000 + POLL_MIN);
         assert_eq!(pulse.next_poll(Some(0), 100_000), 1_000 + WATCH_MAX);
@@ -268,7 +286,9 @@ mod tests {
         pulse.mark(0);
         pulse.observe(None);
         assert_eq!(pulse.mark(10), None);
-        assert_eq!(pulse.mark(MARK / 2 + 1), Some(Mark::Set(MARK)));
+        let at = pulse.renew_at().expect("listening");
+        assert!(at < MARK, "the mark ends before it is renewed");
+        assert_eq!(pulse.mark(at), Some(Mark::Set(MARK)));
         pulse.channel(false);
         assert!(!pulse.is_listening());
         assert!(pulse.next_poll(None, 0) <= 1_000);

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::active::{Active, Slot};
+use super::active::Active;
 use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
 use super::keys::OrderKey;
-use super::{Forward, Look, Message};
+use super::{Look, LookedInto, Message, Seen};
 use crate::event::Timestamp;
-use crate::source::{Command, Commands, Due, Row, SourceError, Sweep};
+use crate::source::{Command, Commands, Due, Row, Source, SourceError, Sweep};
 
 /// Most rows of a look into gaps.
 const LOOK: u32 = 1_000;
@@ -23,27 +23,6 @@ const SLICE: u32 = 500;
 const REFILL: u32 = 5_000;
 /// Shortest pause between looks at commands, milliseconds.
 const COMMANDS: u64 = 100;
-
-impl Slot {
-    /// Takes in rows that turned up in gaps.
-    fn found(
-        &mut self,
-        asked: &[RangeInclusive<i64>],
-        pairs: &[(i64, Option<Arc<str>>)],
-        now: u64,
-    ) {
-        let alone = self.feed.on_found(pairs, now);
-        if !alone.is_empty() {
-            self.feed.fetch(&alone);
-            self.fetches.push_back((alone, Origin::Gap));
-        }
-        let seen: Vec<i64> = pairs.iter().map(|(seq, _)| *seq).collect();
-        self.feed
-            .cursor_mut()
-            .gaps_mut()
-            .looked(asked, &seen, false);
-    }
-}
 
 impl Active {
     // ---- forward -----------------------------------------------------------------------------------
@@ -61,29 +40,14 @@ impl Active {
         slot.want_read = false;
         let read = slot.feed.recent_mut().read_began();
         let sink = Arc::clone(slot.feed.sink());
-        let cursor = slot.feed.cursor();
-        let gaps = match cursor.delivers_finds() {
-            true => cursor.gaps().ranges(),
-            false => Vec::new(),
-        };
+        let gaps = slot.feed.cursor().late_ranges();
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
-            let result = async {
-                let limit = u32::try_from(plan.limit).unwrap_or(u32::MAX);
-                let rows = source
-                    .read(&sink, plan.after, limit, &plan.bare_keys)
-                    .await?;
-                if rows.is_empty() || gaps.is_empty() {
-                    return Ok(Forward { rows, gaps: None });
-                }
-                // A row read here may have earlier ones of its key in the gaps, written by the same
-                // transaction or by one that ended before. After the read they are all visible.
-                let pairs = source.probe(&gaps, LOOK).await?;
-                let complete = pairs.len() < LOOK as usize;
-                let gaps = Some((gaps, (pairs, complete)));
-                Ok(Forward { rows, gaps })
-            }
-            .await;
+            let limit = u32::try_from(plan.limit).unwrap_or(u32::MAX);
+            let result = match source.read(&sink, plan.after, limit, &plan.bare_keys).await {
+                Ok(rows) => seen(&*source, rows, gaps).await,
+                Err(error) => Err(error),
+            };
             let _ = myself.cast(Message::Read(epoch, index, read, plan, result));
         });
     }
@@ -94,29 +58,18 @@ impl Active {
         index: usize,
         read: u64,
         plan: &ReadPlan,
-        result: Result<Forward, SourceError>,
+        result: Result<Seen, SourceError>,
         now: u64,
     ) {
         let slot = &mut self.slots[index];
         slot.reading = false;
         match result {
-            Ok(Forward { rows, gaps }) => {
-                let mut complete = true;
-                if let Some((asked, found)) = gaps {
-                    complete = found.1;
-                    slot.found(&asked, &found.0, now);
-                }
+            Ok(Seen { rows, late }) => {
+                slot.late(&late, now);
                 let count = rows.len();
-                slot.dry = complete && count < plan.limit;
+                slot.dry = count < plan.limit;
                 slot.want_read |= !slot.dry;
-                let actions = match complete {
-                    true => slot.feed.on_read(plan, rows, now),
-                    // More stands in the gaps than one look shows: first that, then these rows.
-                    false => {
-                        slot.feed.read_failed(plan);
-                        Vec::new()
-                    }
-                };
+                let actions = slot.feed.on_read(plan, rows, now);
                 slot.feed.recent_mut().read_ended(read);
                 self.actions
                     .extend(actions.into_iter().map(|action| (index, action)));
@@ -150,6 +103,7 @@ impl Active {
         slot.catching = true;
         let read = slot.feed.recent_mut().read_began();
         let sink = Arc::clone(slot.feed.sink());
+        let gaps = slot.feed.cursor().late_ranges();
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
             let result = async {
@@ -161,7 +115,7 @@ impl Active {
                 if !plan.alone.is_empty() {
                     rows.extend(source.read_seqs(&sink, &plan.alone).await?);
                 }
-                Ok(rows)
+                seen(&*source, rows, gaps).await
             }
             .await;
             let _ = myself.cast(Message::CaughtUp(epoch, index, read, plan, result));
@@ -174,13 +128,14 @@ impl Active {
         index: usize,
         read: u64,
         plan: &CatchUpPlan,
-        result: Result<Vec<Row>, SourceError>,
+        result: Result<Seen, SourceError>,
         now: u64,
     ) {
         let slot = &mut self.slots[index];
         slot.catching = false;
         match result {
-            Ok(rows) => {
+            Ok(Seen { rows, late }) => {
+                slot.late(&late, now);
                 let actions = slot.feed.on_catch_up(plan, rows, now);
                 slot.feed.recent_mut().read_ended(read);
                 self.actions
@@ -283,12 +238,14 @@ impl Active {
             let writers = source.writers().await;
             let mut found = Vec::new();
             if writers.is_ok() {
-                for (index, ranges) in gaps {
-                    let result = source.probe(&ranges, LOOK).await.map(|pairs| {
-                        let complete = pairs.len() < LOOK as usize;
-                        (pairs, complete)
+                for (feed, asked) in gaps {
+                    let pairs = source.probe(&asked, LOOK).await;
+                    found.push(LookedInto {
+                        feed,
+                        asked,
+                        complete: pairs.as_ref().is_ok_and(|list| list.len() < LOOK as usize),
+                        found: pairs,
                     });
-                    found.push((index, ranges, result));
                 }
             }
             let look = Box::new(Look {
@@ -311,15 +268,17 @@ impl Active {
             self.pulse.observe(writers.as_ref());
         }
         let writers = writers.unwrap_or_default();
-        for (index, asked, result) in look.gaps {
-            let slot = &mut self.slots[index];
+        for LookedInto {
+            feed,
+            asked,
+            found,
+            complete,
+        } in look.gaps
+        {
+            let slot = &mut self.slots[feed];
             slot.feed.cursor_mut().gaps_mut().observe(&asked, &writers);
-            match result {
-                Ok((pairs, complete)) => {
-                    let delivers = slot.feed.cursor().delivers_finds();
-                    if delivers {
-                        slot.found(&asked, &pairs, now);
-                    }
+            match found {
+                Ok(pairs) => {
                     let seen: Vec<i64> = pairs.iter().map(|(seq, _)| *seq).collect();
                     let closed = slot
                         .feed
@@ -327,8 +286,12 @@ impl Active {
                         .gaps_mut()
                         .looked(&asked, &seen, complete);
                     slot.feed.cursor_mut().closed(&closed);
+                    let delivers = slot.feed.cursor().delivers_finds();
                     if !seen.is_empty() || !closed.is_empty() {
                         slot.want_read |= !delivers;
+                    }
+                    if delivers {
+                        slot.late(&pairs, now);
                     }
                 }
                 Err(error) => self.trouble(&error, now),
@@ -496,4 +459,28 @@ impl Active {
             self.epoch,
         )
     }
+}
+
+/// Looks into the open gaps behind a read that brought rows: what was committed before one of them may
+/// stand there, and the read did not see it.
+async fn seen(
+    source: &dyn Source,
+    rows: Vec<Row>,
+    mut gaps: Vec<RangeInclusive<i64>>,
+) -> Result<Seen, SourceError> {
+    let mut late = Vec::new();
+    while !rows.is_empty() && !gaps.is_empty() {
+        let found = source.probe(&gaps, LOOK).await?;
+        let last = found.last().map(|(seq, _)| *seq);
+        let complete = found.len() < LOOK as usize;
+        late.extend(found);
+        let Some(last) = last.filter(|_| !complete) else {
+            break;
+        };
+        gaps.retain(|range| *range.end() > last);
+        if let Some(first) = gaps.first_mut() {
+            *first = (*first.start()).max(last.saturating_add(1))..=*first.end();
+        }
+    }
+    Ok(Seen { rows, late })
 }

@@ -51,7 +51,7 @@ impl Run {
     }
 
     /// The next event that may go out, now counted as out.
-    pub fn next(&mut self) -> Option<Work> {
+    pub fn take_next(&mut self) -> Option<Work> {
         let blocked =
             self.order == Order::Kept && !(self.out.is_empty() && self.closing.is_empty());
         if self.halted || blocked {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn seqs(run: &mut Run) -> Vec<i64> {
-        std::iter::from_fn(|| run.next().map(|work| work.event.seq)).collect()
+        std::iter::from_fn(|| run.take_next().map(|work| work.event.seq)).collect()
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(seqs(&mut run), [1]);
         run.answered(1);
         run.closing(1);
-        assert!(run.next().is_none());
+        assert!(run.take_next().is_none());
         run.closed(1);
         assert_eq!(seqs(&mut run), [2]);
     }
@@ -192,9 +192,9 @@ mod tests {
     fn halting_returns_what_was_not_sent() {
         let mut run = Run::new(Order::Kept, i64::MIN);
         run.push(vec![work(1), work(2), work(3)]);
-        run.next();
+        run.take_next();
         assert_eq!(run.halt(), [2, 3]);
-        assert!(run.next().is_none());
+        assert!(run.take_next().is_none());
         assert!(run.answered(1).is_some());
     }
 }

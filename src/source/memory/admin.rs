@@ -164,7 +164,7 @@ fn take(store: &mut Store, filter: &DiscardedFilter) -> Vec<Dead> {
 fn put_back(store: &mut Store, dead: &Dead, taken: &[Dead]) {
     let seq = dead.row.seq;
     if !store.rows.contains_key(&seq) {
-        store.rows.insert(seq, dead.row.clone());
+        store.show(dead.row.clone());
         for sink in dead.route.iter() {
             let done = Delivery {
                 mark: Mark::Published,

@@ -61,9 +61,8 @@ impl Source for Memory {
         let (now, store) = (self.now(), self.store());
         let mut found = Vec::new();
         for (key, from) in keys {
-            let rows = store.rows.range(from..).map(|(_, row)| row);
-            let mine = rows.filter(|row| row.ordering_key.as_ref() == Some(key));
-            let pending = mine.filter(|row| !store.done(row.seq, sink));
+            let rows = store.run(key, *from);
+            let pending = rows.filter(|row| !store.done(row.seq, sink));
             let run = pending.take(per_key as usize);
             found.extend(run.map(|row| store.view(row, sink, now, Want::IfUsed)));
         }

@@ -1,6 +1,6 @@
 //! The tables, and what reading them means.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub(super) struct Store {
     pub(super) last_seq: i64,
     pub(super) last_tx: u64,
     pub(super) rows: BTreeMap<i64, Stored>,
+    /// The index that a database has on (ordering_key, seq).
+    by_key: HashMap<Arc<str>, BTreeSet<i64>>,
     pub(super) open: BTreeMap<u64, Vec<Stored>>,
     pub(super) deliveries: BTreeMap<(i64, String), Delivery>,
     pub(super) published: Vec<History>,
@@ -85,6 +87,7 @@ impl Store {
             last_seq: 0,
             last_tx: 0,
             rows: BTreeMap::new(),
+            by_key: HashMap::new(),
             open: BTreeMap::new(),
             deliveries: BTreeMap::new(),
             published: Vec::new(),
@@ -109,7 +112,8 @@ impl Store {
         }
         let id = row.id.unwrap_or_else(Uuid::now_v7);
         let mut others = self.rows.values().chain(self.open.values().flatten());
-        if others.any(|other| other.id == id) {
+        // An id made here is new.
+        if row.id.is_some() && others.any(|other| other.id == id) {
             return Err(refuse("the id is already in the outbox"));
         }
         self.last_seq += 1;
@@ -126,6 +130,24 @@ impl Store {
                 occurred_at: now,
             },
         })
+    }
+
+    /// Makes a row visible.
+    pub(super) fn show(&mut self, row: Stored) {
+        if let Some(key) = &row.ordering_key {
+            self.by_key
+                .entry(Arc::clone(key))
+                .or_default()
+                .insert(row.seq);
+        }
+        self.rows.insert(row.seq, row);
+    }
+
+    /// The rows of a key from `from` on, ascending.
+    pub(super) fn run(&self, key: &Arc<str>, from: i64) -> impl Iterator<Item = &Stored> {
+        let seqs = self.by_key.get(key);
+        let seqs = seqs.into_iter().flat_map(move |seqs| seqs.range(from..));
+        seqs.filter_map(|seq| self.rows.get(seq))
     }
 
     pub(super) fn delivery(&self, seq: i64, sink: &str) -> Option<&Delivery> {
@@ -259,8 +281,24 @@ impl Store {
     }
 
     pub(super) fn delete(&mut self, seq: i64) {
-        self.rows.remove(&seq);
-        self.deliveries.retain(|(at, _), _| *at != seq);
+        if let Some(row) = self.rows.remove(&seq)
+            && let Some(key) = row.ordering_key
+            && let Some(seqs) = self.by_key.get_mut(&key)
+        {
+            seqs.remove(&seq);
+            if seqs.is_empty() {
+                self.by_key.remove(&key);
+            }
+        }
+        let from = (seq, String::new());
+        let marks = self.deliveries.range(from..);
+        let marks: Vec<_> = marks
+            .take_while(|((at, _), _)| *at == seq)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in marks {
+            self.deliveries.remove(&key);
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! [`Admin`] for SQLite.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use serde_json::json as value;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
-use std::time::Duration;
 use uuid::Uuid;
 
 use super::connection::Taken;

@@ -77,7 +77,14 @@ impl Slot {
 
     /// The connection, opened if need be, for one call.
     pub(super) async fn take(&self) -> Result<Taken<'_>, Failure> {
-        let mut guard = self.live.lock().await;
+        let guard = self.live.lock().await;
+        self.taken(guard).await
+    }
+
+    async fn taken<'a>(
+        &'a self,
+        mut guard: MutexGuard<'a, Option<Live>>,
+    ) -> Result<Taken<'a>, Failure> {
         let file = FileId::of(&self.path);
         // A connection to a file that is no longer at its path would read and write a ghost.
         let same = guard.take().filter(|live| Some(live.file) == file);
@@ -123,16 +130,28 @@ impl Slot {
     }
 
     /// The number of the connection and its `data_version`, which changes with every commit of any other
-    /// connection. `None` when the connection is busy or there is none: then nobody knows.
-    pub(super) async fn data_version(&self) -> Option<(u64, i64)> {
-        let mut guard = self.live.try_lock().ok()?;
-        // Taken out, so that an abandoned call closes the connection rather than leaving it half-way.
-        let mut live = guard.take()?;
-        let query = sqlx::query_scalar("PRAGMA data_version");
-        let version: i64 = query.fetch_one(&mut live.connection).await.ok()?;
-        let number = live.number;
-        *guard = Some(live);
-        Some((number, version))
+    /// connection. `None` while it is at work: then nobody knows. Abandoning this does not disturb the
+    /// connection.
+    pub(super) async fn data_version(self: &Arc<Self>) -> Result<Option<(u64, i64)>, SourceError> {
+        let slot = self.clone();
+        let task = tokio::spawn(async move {
+            let ask = async {
+                let Ok(guard) = slot.live.try_lock() else {
+                    return Ok(None);
+                };
+                let mut taken = slot.taken(guard).await?;
+                let query = sqlx::query_scalar("PRAGMA data_version");
+                let version: i64 = query.fetch_one(taken.sql()).await?;
+                let number = taken.live.number;
+                taken.give_back();
+                Ok(Some((number, version)))
+            };
+            slot.limited("ask for its version", ask).await
+        });
+        task.await.unwrap_or_else(|_| {
+            let words = self.about("ask for its version: the runtime is going down");
+            Err(SourceError::new(SourceErrorKind::Unavailable, words))
+        })
     }
 
     /// Closes the connection.

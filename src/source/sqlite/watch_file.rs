@@ -1,9 +1,9 @@
 //! Wake-up without a server: the files of the database tell that somebody committed.
 //!
 //! A commit in WAL mode writes to the `-wal` file. Looking at size and time of two files costs microseconds
-//! and no statement, so an idle database stays idle. What was seen is confirmed by SQLite's `data_version`
-//! on the writing connection, which changes with every commit but that connection's own: the relay does
-//! not wake itself.
+//! and no statement, so an idle database stays idle. For a while after a change SQLite's `data_version` on
+//! the writing connection says whether somebody committed: it changes with every commit but that
+//! connection's own, so the relay does not wake itself.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,10 @@ const SHORTEST: Duration = Duration::from_millis(5);
 /// Pause between two looks at an idle database.
 const LONGEST: Duration = Duration::from_millis(200);
 
-/// A file's time may be this coarse: a second commit within it need not change what was seen.
-const COARSE: Duration = Duration::from_millis(50);
+/// So long after a change SQLite itself is asked at each look. The log is written before the disk confirms
+/// it, and the commit is visible only then, without a further trace in any file; and two commits within the
+/// coarseness of a file's time may look like one.
+const UNSETTLED: Duration = Duration::from_secs(30);
 
 /// Size and time of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +78,7 @@ impl Sqlite {
             reader: self.reader.clone(),
             own: self.commits.subscribe(),
             seen: Look::at(&database, &wal),
-            version: self.writer.data_version().await,
+            version: self.writer.data_version().await?,
             writer: self.writer.clone(),
             changed: Instant::now(),
             database,
@@ -102,15 +104,15 @@ impl Watch {
             return Err(gone(&self.database)(error));
         }
         let moved = look != self.seen;
-        if !moved && self.changed.elapsed() >= COARSE {
+        if !moved && self.changed.elapsed() >= UNSETTLED {
             return Ok(false);
         }
-        let version = self.writer.data_version().await;
+        let version = self.writer.data_version().await?;
         let told = match (version, self.version) {
             (Some(now), Some(before)) if now.0 == before.0 => now.1 != before.1,
             // Another connection than last time knows nothing of the time between.
             (Some(_), _) => true,
-            // It is at work: better a wake-up too many.
+            // It is at work: better a wake-up too many, and the question is asked again.
             (None, _) => moved,
         };
         if moved || version.is_none() {

@@ -152,3 +152,8 @@ pub fn by_key(received: &[Received]) -> BTreeMap<String, Vec<u32>> {
 pub fn numbers(received: &[Received], key: &str) -> Vec<u32> {
     by_key(received).remove(key).unwrap_or_default()
 }
+
+/// A row without a key.
+pub fn keyless(n: u32) -> NewRow {
+    NewRow::json("test.n", &format!("{{\"n\":{n}}}"))
+}

@@ -87,6 +87,11 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// Its process id while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
     /// Its port.
     pub fn port(&self) -> u16 {
         self.port

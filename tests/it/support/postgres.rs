@@ -112,6 +112,11 @@ impl Server {
         connection.close().await.unwrap();
     }
 
+    /// The postmaster's process id while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
     /// The TCP port on 127.0.0.1; the same after a restart.
     pub fn port(&self) -> u16 {
         self.port
@@ -364,7 +369,9 @@ fn programs() -> PathBuf {
     let mut found: Vec<(u32, PathBuf)> = installed
         .map(|entry| entry.path().join("bin"))
         .chain(std::env::split_paths(&path))
-        .filter(|directory| directory.join("initdb").exists())
+        // A link to one program says where the others are.
+        .filter_map(|directory| directory.join("initdb").canonicalize().ok())
+        .filter_map(|program| program.parent().map(Path::to_path_buf))
         .filter_map(|directory| Some((major_version(&directory.join("postgres"))?, directory)))
         .filter(|(version, _)| *version >= 15)
         .collect();

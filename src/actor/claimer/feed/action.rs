@@ -58,6 +58,8 @@ pub struct CatchUpPlan {
     pub keys: Vec<(Arc<str>, i64)>,
     /// Most rows of one key.
     pub per_key: usize,
+    /// Rows above this are the forward read's: where the cursor stood when the read was planned.
+    pub up_to: i64,
     /// Events without a key.
     pub alone: Vec<i64>,
     /// Budget kept for what it may bring.

@@ -114,10 +114,9 @@ impl Feed {
             return None;
         }
         let many = self.ready.len().min(KEYS_PER_READ).min(allowance);
-        // What stands in a gap by now goes before what stands behind it.
-        let gap = self.cursor.gaps().first().unwrap_or(i64::MAX);
         let mut plan = CatchUpPlan {
             per_key: (allowance / many).clamp(1, self.budget.key_share()),
+            up_to: self.cursor.at(),
             ..CatchUpPlan::default()
         };
         for _ in 0..many {
@@ -134,7 +133,7 @@ impl Feed {
                 continue;
             }
             *wait = Wait::Reading(*passed);
-            let from = (*from).min(gap);
+            let from = *from;
             match key {
                 OrderKey::Named(name) => plan.keys.push((name, from)),
                 OrderKey::Alone(seq) => plan.alone.push(seq),
@@ -176,7 +175,7 @@ impl Feed {
         for (key, _) in &plan.keys {
             let mut rows = by_key.remove(key).unwrap_or_default();
             rows.sort_unstable_by_key(|row| row.seq);
-            self.catch_up_key(key, rows, plan.per_key, now, &mut out);
+            self.catch_up_key(key, rows, plan, now, &mut out);
         }
         for seq in &plan.alone {
             self.catch_up_alone(*seq, singles.remove(seq), now, &mut out);
@@ -187,8 +186,8 @@ impl Feed {
     pub(super) fn catch_up_key(
         &mut self,
         key: &Arc<str>,
-        mut rows: Vec<Row>,
-        per_key: usize,
+        rows: Vec<Row>,
+        plan: &CatchUpPlan,
         now: u64,
         out: &mut Actions,
     ) {
@@ -200,18 +199,26 @@ impl Feed {
         else {
             return;
         };
-        let mut exhausted = rows.len() < per_key;
-        // With `hold`, a row behind an open gap waits for the forward read, whatever its key is doing.
-        let reach = self.cursor.reach();
-        if rows.last().is_some_and(|row| row.seq > reach) {
-            rows.retain(|row| row.seq <= reach);
-            exhausted = true;
-        }
+        // Rows above the cursor of that time are left to it: it knows what is missing below them.
+        let count = rows.len();
+        let rows: Vec<Row> = rows
+            .into_iter()
+            .take_while(|row| row.seq <= plan.up_to)
+            .collect();
+        let exhausted = count < plan.per_key || rows.len() < count;
+        let late = self.keys.get_mut(key).and_then(|state| state.late.take());
         let share = self.budget.key_share();
         let mut stop = None;
         for row in rows {
             let seq = row.seq;
-            if let Some(route) = self.wanted(&row) {
+            if late.is_some_and(|late| late <= seq) {
+                // A row that this read may not have seen comes first.
+                break;
+            }
+            if self.fetching.contains(&seq) {
+                // It is being read by number: what follows waits for it.
+                stop = Some(Wait::Reading(passed_then));
+            } else if let Some(route) = self.wanted(&row) {
                 let full = self
                     .keys
                     .get(key)
@@ -229,19 +236,24 @@ impl Feed {
                 }
             }
             if stop.is_some() {
-                // Not above it: the row may have turned up in a gap below.
-                from = seq;
+                from = from.max(seq);
                 break;
             }
-            from = from.max(seq.saturating_add(1));
+            from = seq.saturating_add(1);
         }
         let caught_up = stop.is_none() && exhausted && passed == passed_then;
         let wait = stop.unwrap_or(Wait::Drain);
         let Some(state) = self.keys.get_mut(key) else {
             return;
         };
-        let late = state.late.take();
-        from = late.map_or(from, |late| from.min(late));
+        let wait = match late {
+            Some(late) if late <= from => {
+                from = late;
+                Wait::Drain
+            }
+            // The next read begins below it and sees it.
+            _ => wait,
+        };
         if caught_up && late.is_none() {
             state.flow = Flow::Forward;
             state.strikes = 0;

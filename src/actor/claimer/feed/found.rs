@@ -9,43 +9,42 @@ use crate::route::Route;
 use crate::source::{Head, Row};
 
 impl Feed {
-    /// Takes in (seq, key) pairs that turned up in gaps. A key with such a row reads its own run from there,
-    /// so that nothing read forward passes it. Returns the rows to read by their number: those without a
-    /// key, and those that come too late, behind later events of their key, and so have to hurry.
-    pub fn on_found(&mut self, pairs: &[(i64, Option<Arc<str>>)], now: u64) -> Vec<i64> {
-        let mut single = Vec::new();
+    /// Rows turned up in gaps, as (seq, key). From now on nothing of their keys passes them: a key that has
+    /// fallen behind reads them with its own run, any other waits until they are read by number. Gives the
+    /// seqs to read so; they count as being read.
+    pub fn on_late(&mut self, pairs: &[(i64, Option<Arc<str>>)], now: u64) -> Vec<i64> {
+        let mut news = Vec::new();
         for (seq, key) in pairs {
+            self.cursor.gaps_mut().fill(*seq);
             if self.is_known(*seq) {
                 continue;
             }
-            let state = match key {
-                Some(key) => self.keys.get(key),
-                None => self.alone.get(seq),
+            let Some(key) = key else {
+                if !self.alone.contains_key(seq) {
+                    news.push(*seq);
+                }
+                continue;
             };
-            let late = state.is_some_and(|state| state.held > 0 && state.held_max > *seq);
-            let flow = state.map(|state| state.flow.clone());
-            match (key, flow) {
-                (_, Some(Flow::Behind { from, wait, .. }))
-                    if from <= *seq && !matches!(wait, Wait::Reading(_)) => {}
-                (None, _) => single.push(*seq),
-                (Some(_), _) if late => single.push(*seq),
-                (Some(key), Some(Flow::Behind { from, wait, .. })) => match wait {
-                    // A read under way may bring it, or not.
-                    Wait::Reading(_) => self.lower(key, *seq),
+            match self.keys.get(key).map(|state| state.flow.clone()) {
+                Some(Flow::Behind { wait, .. }) if matches!(wait, Wait::Reading(_)) => {
+                    // The read under way may have missed it, or have begun above it.
+                    if let Some(state) = self.keys.get_mut(key) {
+                        state.lower_from(*seq);
+                    }
+                }
+                Some(Flow::Behind { from, wait, .. }) if *seq < from => {
                     // A new head: what the key waited for does not concern it.
-                    Wait::Until(_) => self.set_behind(key, *seq, wait, Wait::Drain),
-                    Wait::Drain | Wait::Ready => self.set_behind(key, from.min(*seq), wait, wait),
-                },
-                (Some(key), _) => self.fall_behind(key, *seq, Wait::Drain, now),
+                    self.set_behind(key, *seq, wait, Wait::Drain);
+                }
+                Some(Flow::Behind { .. }) => {}
+                None | Some(Flow::Forward) => {
+                    self.fall_behind(key, *seq, Wait::Reading(1), now);
+                    news.push(*seq);
+                }
             }
         }
-        single
-    }
-
-    fn lower(&mut self, key: &Arc<str>, seq: i64) {
-        if let Some(state) = self.keys.get_mut(key) {
-            state.lower_from(seq);
-        }
+        self.fetching.extend(&news);
+        news
     }
 
     /// The heads of a sweep that nothing here explains.
@@ -129,9 +128,8 @@ impl Feed {
                 Some(key) => self.late_row(key, row, route, origin, now, &mut out),
             }
         }
-        if origin == Origin::Large {
-            self.fetch_failed(asked);
-        }
+        // Rows that are gone: their keys wait for them no longer.
+        self.fetch_failed(asked);
         (out.into(), news)
     }
 
@@ -155,8 +153,18 @@ impl Feed {
                 let until = due_at(now, &row);
                 self.fall_behind(&key, seq, Wait::Until(until), now);
             }
-            Some(Flow::Behind { from, wait, .. }) if origin == Origin::Large && seq == from => {
-                self.hand_named(Arc::clone(&key), row, route, false, out);
+            Some(Flow::Behind { from, wait, .. })
+                if seq == from && matches!(wait, Wait::Reading(_)) =>
+            {
+                let late = self.keys.get_mut(&key).and_then(|state| state.late.take());
+                if let Some(late) = late.filter(|late| *late < seq) {
+                    return self.set_behind(&key, late, wait, Wait::Drain);
+                }
+                if !row.due_in.is_zero() {
+                    let until = Wait::Until(due_at(now, &row));
+                    return self.set_behind(&key, from, wait, until);
+                }
+                self.hand_named(Arc::clone(&key), row, route, reentered, out);
                 self.set_behind(&key, seq.saturating_add(1), wait, Wait::Drain);
             }
             Some(Flow::Behind {

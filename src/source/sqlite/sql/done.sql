@@ -8,11 +8,11 @@ WHERE d.sink = ?1
     AND d.state <> 'retrying'
     AND NOT EXISTS (
         SELECT 1
-        FROM (SELECT value FROM json_each(?2) UNION SELECT value FROM json_each(d.route)) AS r
+        FROM (SELECT value FROM json_each(?2) UNION SELECT value FROM json_each(d.route)) AS sinks
         WHERE NOT EXISTS (
             SELECT 1
             FROM outbox_delivery AS o
-            WHERE o.seq = d.seq AND o.sink = r.value AND o.state <> 'retrying'
+            WHERE o.seq = d.seq AND o.sink = sinks.value AND o.state <> 'retrying'
         )
     )
 ORDER BY d.seq

@@ -1,0 +1,188 @@
+//! The servers, outboxes and streams that the measurements run on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::{Config, Stream};
+use outboxd::relay::{DatabaseOptions, Options, SinkOptions};
+use outboxd::retry::Policy;
+use outboxd::route::{Route, Routes};
+use outboxd::sink::Sink;
+use outboxd::sink::nats::{Mode, Nats};
+use outboxd::source::admin::Admin;
+use outboxd::source::postgres::{Pooler, Postgres};
+use outboxd::source::{PublishedKeep, Retention, Source};
+
+use crate::cpu::Watched;
+use crate::it::support::postgres::Database;
+use crate::it::support::{nats, postgres};
+
+/// How far the keys of a backlog spread.
+#[derive(Debug, Clone, Copy)]
+pub enum Keys {
+    /// Over so many, at random.
+    Over(u32),
+    /// All events have the same.
+    One,
+    /// None has one.
+    None,
+}
+
+/// A PostgreSQL and a nats-server.
+pub struct Stage {
+    pub postgres: postgres::Server,
+    pub nats: nats::Server,
+}
+
+/// What PostgreSQL runs with beside the tests' settings: crash safe, and with some memory.
+const SETTINGS: &[(&str, &str)] = &[
+    ("fsync", "on"),
+    ("full_page_writes", "on"),
+    ("shared_buffers", "256MB"),
+    ("max_wal_size", "4GB"),
+];
+
+/// For the page: what the figures were measured with.
+pub const CONDITIONS: &str = "fsync on, shared_buffers 256 MB, max_wal_size 4 GB; JetStream file storage, its default sync interval";
+
+impl Stage {
+    pub async fn start() -> Self {
+        Self {
+            postgres: postgres::Server::start_own(SETTINGS).await,
+            nats: nats::Server::start().await,
+        }
+    }
+
+    pub fn watched(&self) -> Watched {
+        Watched {
+            postgres: self.postgres.id(),
+            nats: self.nats.id(),
+        }
+    }
+
+    /// A new, migrated outbox with `events` of 1 KiB.
+    pub async fn outbox(&self, keep: PublishedKeep, events: u32, keys: Keys) -> Outbox {
+        let database = self.postgres.database().await;
+        let outbox = Outbox { database, keep };
+        let source = outbox.source();
+        source.migrate().await.unwrap();
+        source.close().await;
+        outbox.fill(events, keys).await;
+        outbox
+    }
+
+    /// A new, empty stream in the place of the one before.
+    pub async fn stream(&self) -> Stream {
+        let jetstream = self.nats.jetstream().await;
+        let _ = jetstream.delete_stream("EVENTS").await;
+        let config = Config {
+            name: "EVENTS".to_owned(),
+            subjects: vec!["events.>".to_owned()],
+            ..Config::default()
+        };
+        jetstream.create_stream(config).await.unwrap()
+    }
+
+    /// The sink that fills the stream.
+    pub fn sink(&self) -> Arc<dyn Sink> {
+        let options = outboxd::sink::nats::Options {
+            name: "events".to_owned(),
+            url: self.nats.url(),
+            user: None,
+            password: None,
+            password_file: None,
+            token: None,
+            token_file: None,
+            creds_file: None,
+            tls: false,
+            ca_file: None,
+            stream: "EVENTS".to_owned(),
+            create_stream: false,
+            subject: "events.{kind}".to_owned(),
+            mode: Mode::Auto,
+        };
+        Arc::new(Nats::new(options).unwrap())
+    }
+}
+
+/// An outbox in PostgreSQL.
+pub struct Outbox {
+    pub database: Database,
+    keep: PublishedKeep,
+}
+
+impl Outbox {
+    /// A source on it, with connections of its own.
+    pub fn source(&self) -> Arc<Postgres> {
+        let options = outboxd::source::postgres::Options {
+            name: "orders".into(),
+            url: Some(self.database.url.clone().into()),
+            url_file: None,
+            host: None,
+            port: None,
+            user: None,
+            password: None,
+            password_file: None,
+            dbname: None,
+            tls: None,
+            ca_file: None,
+            schema: "outbox".into(),
+            pooler: Pooler::None,
+            listen: true,
+            keep: self.keep,
+            shards: 16,
+            max_connections: 4,
+            statement_timeout: Duration::from_secs(30),
+        };
+        Arc::new(Postgres::new(options).unwrap())
+    }
+
+    async fn fill(&self, events: u32, keys: Keys) {
+        let key = match keys {
+            // A hash of the number: spread at random, the same in every run.
+            Keys::Over(keys) => format!("'k' || (hashint4(n) & 2147483647) % {keys}"),
+            Keys::One => "'hot'".to_owned(),
+            Keys::None => "null".to_owned(),
+        };
+        self.database
+            .execute(&format!(
+                "insert into outbox.event (kind, ordering_key, payload, headers)
+                   select 'order.changed', {key}, json_build_object('n', n, 'x', repeat('y', 1000)),
+                          jsonb_build_object('request_id', 'r-' || n)
+                   from generate_series(1, {events}) n"
+            ))
+            .await;
+        for sql in ["vacuum analyze outbox.event", "checkpoint"] {
+            self.database.execute(sql).await;
+        }
+    }
+
+    /// Rows pending.
+    pub async fn pending(&self) -> i64 {
+        let mut connection = self.database.connect().await;
+        sqlx::query_scalar("select count(*) from outbox.event")
+            .fetch_one(&mut connection)
+            .await
+            .unwrap()
+    }
+}
+
+/// A relay of everything in `source` to `sink`, with the defaults of a configuration file.
+pub fn options(source: Arc<dyn Source>, sink: Arc<dyn Sink>, keep: PublishedKeep) -> Options {
+    let route = Route {
+        name: "all".into(),
+        kinds: vec!["*".into()],
+        sinks: Arc::from([Arc::from("events")]),
+        retry: Policy::default(),
+    };
+    let mut options = Options::new(
+        vec![DatabaseOptions::new(source)],
+        vec![SinkOptions::new("events", sink)],
+        Routes::new(vec![route]),
+    );
+    options.retention = Retention {
+        keep,
+        ..Retention::default()
+    };
+    options
+}

@@ -1,0 +1,218 @@
+//! Interleavings that once went wrong, each by itself.
+
+use std::time::Duration;
+
+use outboxd::actor::restart::Role;
+use outboxd::relay::GapGuard;
+use outboxd::sink::PublishError;
+use outboxd::sink::memory::Answer;
+use outboxd::source::SourceErrorKind;
+use outboxd::source::admin::{Admin, DiscardedFilter};
+use outboxd::testing::faults::{Op, When};
+use tokio::time::Instant;
+
+use super::bench::{Bench, LONG, number, numbers, row};
+use crate::support::eventually;
+
+#[tokio::test]
+async fn writers_that_take_turns_are_in_order_even_when_the_first_of_them_stood_in_a_gap() {
+    let bench = Bench::start().await;
+    let mut late = bench.source.begin();
+    late.insert(&row("k", 1)).unwrap();
+    bench.insert("other", 1..=1);
+    bench.received(1).await;
+    // The look into the gap takes its time; the forward read does not.
+    bench.faults.delay(Op::Probe, Duration::from_millis(200));
+    late.commit();
+    bench.insert("k", 2..=2);
+    let received = bench.received(3).await;
+    assert_eq!(numbers(&received, "k"), [1, 2]);
+    bench.emptied().await;
+}
+
+#[tokio::test]
+async fn hold_also_holds_a_key_that_is_read_by_its_own_run() {
+    let bench = Bench::with(|options| options.databases[0].gap_guard = GapGuard::Hold).await;
+    let mut failures = 3;
+    bench.sink.on(move |delivery| {
+        (delivery.event.seq == 1 && failures > 0).then(|| {
+            failures -= 1;
+            Answer::Fail(PublishError::retryable("not yet"))
+        })
+    });
+    bench.insert("k", 1..=1);
+    let mut late = bench.source.begin();
+    late.insert(&row("k", 2)).unwrap();
+    bench.insert("k", 3..=3);
+    bench.received(1).await;
+    let before = bench.faults.count(Op::Writers);
+    bench.calls(Op::Writers, before + 3).await;
+    assert_eq!(bench.sink.received().len(), 1);
+    late.commit();
+    let received = bench.received(3).await;
+    assert_eq!(numbers(&received, "k"), [1, 2, 3]);
+    bench.emptied().await;
+}
+
+#[tokio::test]
+async fn a_discard_that_the_database_refuses_is_tried_again_and_its_key_goes_on() {
+    let bench = Bench::start().await;
+    let refuse = SourceErrorKind::Refused;
+    bench.faults.fail(Op::Settle, 1, refuse, When::Before);
+    bench.sink.on(|delivery| {
+        (delivery.event.seq == 1).then(|| Answer::Fail(PublishError::rejected("refused", "no")))
+    });
+    bench.insert("k", 1..=3);
+    let received = bench.received(2).await;
+    assert_eq!(numbers(&received, "k"), [2, 3]);
+    bench.emptied().await;
+    let all = DiscardedFilter::default();
+    assert_eq!(bench.source.discarded(&all, 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn claimer_and_settler_that_die_together_leave_one_claimer() {
+    let bench = Bench::start().await;
+    bench.insert("k", 1..=1);
+    bench.received(1).await;
+    for role in [Role::Claimer, Role::Settler] {
+        let members = bench.relay.members();
+        let victim = members.iter().find(|member| member.role == role).unwrap();
+        victim.cell.kill();
+    }
+    bench.insert("k", 2..=2);
+    bench.received(2).await;
+    // Two claimers would take the shards from each other with every renewal.
+    let opened = bench.faults.count(Op::Acquire);
+    let before = bench.faults.count(Op::Commands);
+    bench.calls(Op::Commands, before + 5).await;
+    let claimers = || {
+        let members = bench.relay.members();
+        members.iter().filter(|m| m.role == Role::Claimer).count()
+    };
+    eventually(LONG, "one claimer lives", || async {
+        (claimers() == 1)
+            .then_some(())
+            .ok_or(format!("{}", claimers()))
+    })
+    .await;
+    assert!(bench.faults.count(Op::Acquire) <= opened + 1);
+}
+
+#[tokio::test]
+async fn a_renewal_that_answers_after_the_deadline_loses_nothing() {
+    let bench = Bench::with(|options| {
+        options.lease_ttl = Duration::from_millis(2_400);
+        options.sinks[0].publish_timeout = Duration::from_millis(300);
+    })
+    .await;
+    bench.insert("k", 1..=1);
+    bench.received(1).await;
+    // Sent at 0.8 s, answered at 2.2 s; the first trust ends at 1.8 s.
+    bench
+        .faults
+        .answer_late(Op::Renew, Duration::from_millis(1_400));
+    let began = Instant::now();
+    let mut n = 1;
+    while began.elapsed() < Duration::from_secs(4) {
+        n += 1;
+        bench.insert("k", n..=n);
+        bench.source.insert(&[super::bench::keyless(n)]).unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let all = 2 * n as usize - 1;
+    bench.received(all).await;
+    assert_eq!(
+        numbers(&bench.sink.received(), "k"),
+        (1..=n).collect::<Vec<_>>()
+    );
+    bench.emptied().await;
+}
+
+#[tokio::test]
+async fn a_mark_that_cannot_be_set_is_not_tried_all_the_time() {
+    let bench = Bench::start().await;
+    let refuse = SourceErrorKind::Refused;
+    bench
+        .faults
+        .fail(Op::SetWakeMark, u32::MAX, refuse, When::Before);
+    bench.insert("k", 1..=1);
+    bench.received(1).await;
+    bench.calls(Op::SetWakeMark, 3).await;
+    let (before, began) = (bench.faults.count(Op::SetWakeMark), Instant::now());
+    while began.elapsed() < Duration::from_millis(500) {
+        bench.insert("k", 2..=2);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let calls = bench.faults.count(Op::SetWakeMark) - before;
+    assert!(calls <= 3, "{calls} calls in half a second");
+}
+
+#[tokio::test]
+async fn a_read_that_failed_is_repeated_soon_however_long_the_pause_between_polls() {
+    let bench = Bench::with(|options| {
+        options.databases[0].poll_max = Duration::from_secs(60);
+        options.databases[0].fallback = Duration::from_secs(60);
+        options.lease_ttl = Duration::from_secs(120);
+    })
+    .await;
+    bench.insert("k", 1..=1);
+    bench.received(1).await;
+    bench.emptied().await;
+    // Idle: no sequencer, no poll for a minute.
+    eventually(LONG, "no sequencer lives", || async {
+        let members = bench.relay.members();
+        let alive = members.iter().any(|m| m.role == Role::Sequencer);
+        (!alive).then_some(()).ok_or("one does".to_owned())
+    })
+    .await;
+    let broken = SourceErrorKind::Unavailable;
+    bench.faults.fail(Op::Read, 1, broken, When::Before);
+    let began = Instant::now();
+    bench.insert("k", 2..=2);
+    bench.received(2).await;
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn nobody_of_the_tree_is_left_when_a_shutdown_returns() {
+    let bench = Bench::start().await;
+    for key in 0..50 {
+        bench.insert(&format!("k{key}"), 1..=3);
+    }
+    bench.received(10).await;
+    let tree = bench.relay.tree();
+    bench.relay.shutdown().await.unwrap();
+    assert!(tree.members().is_empty(), "{:?}", tree.members());
+}
+
+#[tokio::test]
+async fn a_key_whose_sequencer_dies_while_settling_is_slow_goes_on_once() {
+    let bench = Bench::start().await;
+    bench.sink.go_down();
+    let sequencer = || async {
+        let members = bench.relay.members();
+        let mut found = members.into_iter().filter(|m| m.role == Role::Sequencer);
+        found.next().ok_or("none lives".to_owned())
+    };
+    bench.source.insert(&[super::bench::keyless(1)]).unwrap();
+    let first = eventually(LONG, "a sequencer lives", sequencer).await;
+    // The settler has something to do for longer than it takes to read what comes now.
+    bench.faults.delay(Op::Settle, Duration::from_millis(100));
+    first.cell.kill();
+    for n in 2..=20 {
+        bench.source.insert(&[super::bench::keyless(n)]).unwrap();
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    bench.sink.come_up();
+    let received = bench.received(20).await;
+    let mut seen: Vec<u32> = received.iter().map(number).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (1..=20).collect::<Vec<_>>());
+    bench.emptied().await;
+}
