@@ -17,7 +17,7 @@ use std::time::Duration;
 use ractor::{ActorProcessingErr, ActorRef};
 use tracing::{debug, error, warn};
 
-use self::decide::{Context, Decision, Reply, decide};
+use self::decide::{Context, Decision, Reply, Strikes, decide};
 use self::run::{Order, Run};
 use super::claimer;
 use super::claimer::feed::action::{Park, Work};
@@ -244,11 +244,18 @@ impl State {
             return;
         };
         let before = self.offers.remove(&seq).map_or(0, |(_, before)| before);
-        let others_succeed = self.context.publisher.permits.successes() > before;
+        let successes = self.context.publisher.permits.successes();
+        // A refusal comes back within a moment, in which few others succeed; what counts is whether they
+        // did between its failures.
+        let before = match work.strikes.count {
+            0 => before,
+            _ => work.strikes.successes,
+        };
+        let others_succeed = successes > before;
         let context = Context {
             policy: &work.route.retry,
             attempts: work.attempts,
-            strikes: work.strikes,
+            strikes: work.strikes.count,
             others_succeed,
             jitter: jitter(work.event.id, work.attempts),
         };
@@ -266,6 +273,10 @@ impl State {
             } => {
                 debug!(event_id = %work.event.id, strikes, %error, "not taken, nothing charged");
                 let repeat = repeat || work.may_be_repeat;
+                let strikes = Strikes {
+                    count: strikes,
+                    successes,
+                };
                 return self.park(&work, pause, strikes, repeat, false);
             }
             Decision::Retry {
@@ -284,7 +295,7 @@ impl State {
                     },
                 );
                 let repeat = repeat || work.may_be_repeat;
-                return self.park(&work, pause, 0, repeat, true);
+                return self.park(&work, pause, Strikes::default(), repeat, true);
             }
             Decision::Discard {
                 reason,
@@ -364,7 +375,14 @@ impl State {
     }
 
     /// The key (or the event without one) waits. Everything not settled goes back.
-    fn park(&mut self, work: &Work, pause: Duration, strikes: u32, repeat: bool, settling: bool) {
+    fn park(
+        &mut self,
+        work: &Work,
+        pause: Duration,
+        strikes: Strikes,
+        repeat: bool,
+        settling: bool,
+    ) {
         let seq = work.event.seq;
         let mut returned = Vec::new();
         if self.key.is_some() {

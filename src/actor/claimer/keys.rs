@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::actor::sequencer::decide::Strikes;
+
 /// What keeps an order of its own: a named key, or a single event without a key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OrderKey {
@@ -49,7 +51,7 @@ pub struct KeyState {
     /// How rows reach the sequencer.
     pub flow: Flow,
     /// Failures in a row that charged nothing, for the head.
-    pub strikes: u32,
+    pub strikes: Strikes,
     /// The head may have been stored by an earlier hand-over whose answer was lost.
     pub repeat: Option<i64>,
     /// A row below a read under way that this read does not bring.
@@ -101,7 +103,7 @@ impl KeyState {
             held: 0,
             held_max: i64::MIN,
             flow: Flow::Forward,
-            strikes: 0,
+            strikes: Strikes::default(),
             repeat: None,
             late: None,
             idle_since: now,

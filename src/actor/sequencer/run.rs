@@ -102,6 +102,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::actor::sequencer::decide::Strikes;
     use crate::event::{Event, Payload, Timestamp};
     use crate::retry::Policy;
     use crate::route::Route;
@@ -125,7 +126,7 @@ mod tests {
                 retry: Policy::default(),
             }),
             attempts: 0,
-            strikes: 0,
+            strikes: Strikes::default(),
             may_be_repeat: false,
             reentered: false,
         }

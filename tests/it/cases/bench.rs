@@ -164,7 +164,10 @@ pub async fn execute(connection: &mut PgConnection, sql: &str) {
 pub async fn stored(server: &nats::Server, count: usize) -> Vec<nats::Stored> {
     let jetstream = server.jetstream().await;
     eventually(LONG, "the stream holds the events", || async {
-        let mut stream = jetstream.get_stream("EVT").await.map_err(|e| e.to_string())?;
+        let mut stream = jetstream
+            .get_stream("EVT")
+            .await
+            .map_err(|e| e.to_string())?;
         let info = stream.info().await.map_err(|e| e.to_string())?;
         let held = info.state.messages;
         (held >= count as u64)
@@ -350,8 +353,7 @@ impl Setup {
             sinks: Arc::from([Arc::from("events")]),
             retry: self.retry,
         };
-        let mut options =
-            relay::Options::new(vec![database], vec![sink], Routes::new(vec![route]));
+        let mut options = relay::Options::new(vec![database], vec![sink], Routes::new(vec![route]));
         options.lease_ttl = TTL;
         options.grace = GRACE;
         let metrics = Metrics::new().unwrap();

@@ -62,10 +62,7 @@ async fn c11_a_dedupe_window_that_is_too_short_is_told_and_copies_can_be_told() 
     let warned = output
         .lines()
         .find(|line| line.contains("duplicate_window"));
-    assert!(
-        warned.is_some_and(|line| line.contains("WARN")),
-        "{output}"
-    );
+    assert!(warned.is_some_and(|line| line.contains("WARN")), "{output}");
 
     network.set(Mode::Mute);
     place.insert("k", 1..=1).await;
@@ -173,7 +170,9 @@ async fn c16_wake_ups_that_overlap_start_one_read() {
     execute(&mut waker, &format!("notify {channel}")).await;
     eventually(LONG, "a read waits", || async {
         let waiting = place.number(reads).await;
-        (waiting == 1).then_some(()).ok_or(format!("{waiting} wait"))
+        (waiting == 1)
+            .then_some(())
+            .ok_or(format!("{waiting} wait"))
     })
     .await;
     for _ in 0..100 {
@@ -225,7 +224,10 @@ fn c17_a_publish_longer_than_the_lease_is_refused() {
     let config = std::fs::read_to_string(work.path("outboxd.toml")).unwrap();
     let config = config
         .replace("publish_timeout_is_below = 1\n", "[lease]\nttl = \"3s\"\n")
-        .replace("type = \"file\"", "type = \"file\"\npublish_timeout = \"5s\"");
+        .replace(
+            "type = \"file\"",
+            "type = \"file\"\npublish_timeout = \"5s\"",
+        );
     std::fs::write(work.path("outboxd.toml"), config).unwrap();
     for command in [&["run"][..], &["check"]] {
         let ended = work.outboxd(command).code(2);
@@ -251,7 +253,10 @@ async fn c17_a_run_longer_than_the_lease_keeps_it() {
     let begun = Instant::now();
     place.insert("k", 1..=10).await;
     place.emptied().await;
-    assert!(begun.elapsed() > super::bench::TTL, "too fast to mean anything");
+    assert!(
+        begun.elapsed() > super::bench::TTL,
+        "too fast to mean anything"
+    );
     assert_eq!(place.heard.count(), 10);
     assert_eq!(place.number(token).await, before);
     assert_eq!(standby.metric("published_total", &[]), 0.0);

@@ -30,7 +30,9 @@ async fn c19_two_databases_with_equal_ids_lose_nothing_in_one_stream() {
         ..postgres_fixture::options(&copy.url)
     });
     let second = DatabaseOptions::new(Arc::new(second.unwrap()));
-    let relay = place.setup().start_with(|options| options.databases.push(second));
+    let relay = place
+        .setup()
+        .start_with(|options| options.databases.push(second));
     let relay = relay.await;
     for database in [&place.database, &copy] {
         database
@@ -89,7 +91,9 @@ async fn c20_nothing_counts_as_published_while_the_broker_is_away() {
     let board = relay.relay.board();
     eventually(LONG, "the gate is closed", || async {
         let gate = board.snapshot().sinks[0].gate;
-        (gate == Gate::Closed).then_some(()).ok_or(format!("{gate:?}"))
+        (gate == Gate::Closed)
+            .then_some(())
+            .ok_or(format!("{gate:?}"))
     })
     .await;
     holds(Duration::from_secs(1), || async {
@@ -215,7 +219,13 @@ async fn c26_a_full_stream_makes_the_relay_wait() {
     let failures = "select count(*) from outbox.delivery where attempts > 0";
     assert_eq!(place.number(failures).await, 0);
     let jetstream = place.nats.jetstream().await;
-    jetstream.get_stream("EVT").await.unwrap().purge().await.unwrap();
+    jetstream
+        .get_stream("EVT")
+        .await
+        .unwrap()
+        .purge()
+        .await
+        .unwrap();
     place.emptied().await;
     assert_eq!(numbers(&place.nats.stored("EVT").await, "k"), [4, 5, 6]);
     let discarded = "select count(*) from outbox.discarded";
@@ -328,7 +338,11 @@ fn dump(server: &postgres::Server, database: &str) -> tempfile::NamedTempFile {
 fn restore(server: &postgres::Server, database: &str, dump: &tempfile::NamedTempFile) {
     let path = dump.path().display().to_string();
     let stop = "ON_ERROR_STOP=1";
-    program(server, "psql", &["-q", "-v", stop, "-d", database, "-f", &path]);
+    program(
+        server,
+        "psql",
+        &["-q", "-v", stop, "-d", database, "-f", &path],
+    );
 }
 
 fn program(server: &postgres::Server, name: &str, args: &[&str]) {

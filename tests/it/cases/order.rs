@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use outboxd::relay::GapGuard;
 use outboxd::status::DatabaseState;
 
-use super::bench::{
-    LONG, Place, Running, Setup, execute, holds, insert_on, metric_in, numbers,
-};
+use super::bench::{LONG, Place, Running, Setup, execute, holds, insert_on, metric_in, numbers};
 use crate::cli_bin::Workplace;
 use crate::cli_run::{get, url_of};
 use crate::support::eventually;

@@ -111,7 +111,9 @@ async fn retried_for_long(nats: nats::Server, kind: &str, subjects: &str) {
     let mut flowing = 0;
     let mut flow_until = async |attempts_wanted: i64| {
         let mut flow = bench.database.connect().await;
+        let began = tokio::time::Instant::now();
         while attempts(&bench).await < attempts_wanted {
+            assert!(began.elapsed() < 2 * LONG, "failures are not charged");
             super::bench::insert_on(&mut flow, &["other"], 1).await;
             flowing += 1;
             let settled = flowing;
@@ -177,7 +179,9 @@ async fn a_healed_poison_lets_its_key_go_on_in_order() {
     poison(&bench, "nobody.knows", 10).await;
     let behind = bench.insert(&["poison"], 1_000).await;
     let mut flow = bench.database.connect().await;
+    let began = tokio::time::Instant::now();
     while attempts(&bench).await < 2 {
+        assert!(began.elapsed() < LONG, "no failure was charged");
         let before = bench.count().await;
         super::bench::insert_on(&mut flow, &["other"], 1).await;
         bench.wait_for(before as usize + 1).await;

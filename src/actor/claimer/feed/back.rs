@@ -6,6 +6,7 @@ use super::action::Park;
 use super::{Feed, MAX_HIGH};
 use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Wait};
 use crate::actor::claimer::parked::Parked;
+use crate::actor::sequencer::decide::Strikes;
 
 impl Feed {
     /// An outcome was committed; `done` when the row will not come back for this sink.
@@ -27,7 +28,7 @@ impl Feed {
         if let Some(state) = self.keys.get_mut(&key) {
             state.settled(now);
             if done {
-                state.strikes = 0;
+                state.strikes = Strikes::default();
                 state.repeat = None;
             }
         }
@@ -139,7 +140,7 @@ impl Feed {
                         head: *seq,
                         pause,
                         settling: false,
-                        strikes: 0,
+                        strikes: Strikes::default(),
                         repeat: true,
                         returned: Vec::new(),
                     },
@@ -235,7 +236,7 @@ impl Feed {
                 head: seq,
                 pause,
                 settling: false,
-                strikes: 0,
+                strikes: Strikes::default(),
                 repeat: true,
                 returned: Vec::new(),
             },

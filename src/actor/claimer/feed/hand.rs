@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::action::{Actions, Work};
 use super::{Feed, MAX_HIGH, due_at};
 use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Wait};
+use crate::actor::sequencer::decide::Strikes;
 use crate::route::Route;
 use crate::source::Row;
 
@@ -97,7 +98,7 @@ impl Feed {
             event: Arc::new(event),
             route,
             attempts,
-            strikes: 0,
+            strikes: Strikes::default(),
             may_be_repeat,
             reentered,
         })
