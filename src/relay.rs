@@ -61,6 +61,9 @@ pub struct DatabaseOptions {
     pub budget_events: usize,
     /// Their bytes. Default 32 MiB.
     pub budget_bytes: usize,
+    /// Keys that wait for a time and are kept in memory, per feed; further ones are found again in the
+    /// table. Default 100,000.
+    pub max_parked: usize,
 }
 
 /// One destination.
@@ -101,6 +104,7 @@ impl DatabaseOptions {
             sweep_every: Duration::from_secs(60),
             budget_events: 4_096,
             budget_bytes: 32 * 1024 * 1024,
+            max_parked: 100_000,
         }
     }
 }

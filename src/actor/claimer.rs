@@ -53,6 +53,7 @@ pub mod pulse;
 pub mod reading;
 pub mod recent;
 pub mod waking;
+pub mod walking;
 
 /// What a claimer needs.
 #[derive(Clone)]
@@ -102,6 +103,8 @@ pub struct Settings {
     pub budget_events: usize,
     /// Bytes held, per feed.
     pub budget_bytes: usize,
+    /// Keys parked in memory, per feed.
+    pub max_parked: usize,
 }
 
 /// Messages of a claimer. The number in front is the epoch, the second the feed.
@@ -141,8 +144,8 @@ pub enum Message {
     Sweep,
     /// A slice of a sweep arrived, and the commands read after it.
     Swept(u64, usize, Result<(Sweep, Commands), SourceError>),
-    /// Keys that had to be dropped were looked up by due time.
-    Refilled(u64, usize, Result<Vec<Due>, SourceError>),
+    /// A page of due times arrived, to find keys that had to be dropped.
+    Walked(u64, usize, Result<Vec<Due>, SourceError>),
     /// Outcomes were committed.
     Settled(u64, Vec<Settled>),
     /// A sequencer's key cannot go on.
@@ -276,7 +279,7 @@ impl ClaimerActor {
             Message::Tick(epoch) => state.tick(epoch),
             Message::Wake => state.wake(),
             Message::Listening(open) => state.listening(open),
-            Message::Marked(epoch, set) => state.with(epoch, |active, _| active.marked(set)),
+            Message::Marked(epoch, set) => state.with(epoch, |active, now| active.marked(set, now)),
             Message::Read(epoch, feed, read, plan, result) => {
                 state.with(epoch, |active, now| {
                     active.read_done(feed, read, &plan, result, now)
@@ -302,8 +305,8 @@ impl ClaimerActor {
             Message::Swept(epoch, feed, result) => {
                 state.with(epoch, |active, now| active.swept(feed, result, now));
             }
-            Message::Refilled(epoch, feed, result) => {
-                state.with(epoch, |active, now| active.refilled(feed, result, now));
+            Message::Walked(epoch, feed, result) => {
+                state.with(epoch, |active, now| active.walked(feed, result, now));
             }
             Message::Settled(epoch, list) => state.settled(epoch, &list),
             Message::Parked(epoch, feed, park) => state.parked(epoch, feed, park),
@@ -337,10 +340,12 @@ impl ClaimerActor {
 
     async fn post_stop(
         &self,
-        _myself: ActorRef<Message>,
+        myself: ActorRef<Message>,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         state.revoke();
+        let limit = Some(Duration::from_millis(500));
+        myself.stop_children_and_wait(None, limit).await;
         Ok(())
     }
 }

@@ -26,6 +26,8 @@ use crate::status::{ActorState, Board, DatabaseState};
 
 /// Limit for the last words to the source.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// Limit for the children to end.
+const CHILDREN: Duration = Duration::from_secs(1);
 
 /// What a database needs.
 #[derive(Clone)]
@@ -69,6 +71,8 @@ pub struct State {
     settler: Child<settler::Message>,
     claimer: Child<claimer::Message>,
     keeper: Child<keeper::Message>,
+    /// The claimer's pause was over before the settler's.
+    claimer_waits: bool,
     draining: Option<Instant>,
     _place: Place,
 }
@@ -115,6 +119,7 @@ impl DatabaseActor {
             settler: Child::new(),
             claimer: Child::new(),
             keeper: Child::new(),
+            claimer_waits: false,
             draining: None,
         };
         state.start(Role::Settler).await;
@@ -154,11 +159,37 @@ impl DatabaseActor {
         }
         Ok(())
     }
+
+    async fn post_stop(
+        &self,
+        myself: ActorRef<Message>,
+        _state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        // Whoever waits for this actor waits for all below it.
+        myself
+            .stop_children_and_wait(Some("database ended".into()), Some(CHILDREN))
+            .await;
+        Ok(())
+    }
 }
 
 impl State {
     async fn start(&mut self, role: Role) {
         if self.draining.is_some() {
+            return;
+        }
+        let lives = match role {
+            Role::Settler => self.settler.handle.get().is_some(),
+            Role::Claimer => self.claimer.handle.get().is_some(),
+            _ => self.keeper.handle.get().is_some(),
+        };
+        if lives {
+            // Its pause was asked for twice: by its own failure, and by its settler's.
+            return;
+        }
+        if role == Role::Claimer && self.settler.handle.get().is_none() {
+            // Outcomes would get lost: it starts with the settler.
+            self.claimer_waits = true;
             return;
         }
         let parent = self.myself.get_cell();
@@ -189,6 +220,9 @@ impl State {
                 board.actor(role.as_str(), name, ActorState::Running, None);
             }
             Err(problem) => self.restart(role, &problem.to_string()),
+        }
+        if role == Role::Settler && std::mem::take(&mut self.claimer_waits) {
+            let _ = self.myself.cast(Message::Start(Role::Claimer));
         }
     }
 
@@ -338,6 +372,7 @@ impl State {
                 quiet_after: database.quiet_after,
                 budget_events: database.budget_events,
                 budget_bytes: database.budget_bytes,
+                max_parked: database.max_parked,
             },
             settler: self.settler.handle.clone(),
             keeper: self.keeper.handle.clone(),

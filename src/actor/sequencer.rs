@@ -17,11 +17,11 @@ use std::time::Duration;
 use ractor::{ActorProcessingErr, ActorRef};
 use tracing::{debug, error, warn};
 
-use self::decide::{Context, Decision, Reply, Strikes, decide};
+use self::decide::{Context, Decision, Reply, decide};
 use self::run::{Order, Run};
 use super::claimer;
 use super::claimer::feed::action::{Park, Work};
-use super::claimer::keys::OrderKey;
+use super::claimer::keys::{OrderKey, Strikes};
 use super::handle::{Handle, Task};
 use super::publisher::{self, Answer, HandOver, Publisher};
 use super::restart::Role;
@@ -39,6 +39,10 @@ pub mod run;
 
 /// Pause before an event is offered again when the publisher was not there.
 const OFFER_AGAIN: Duration = Duration::from_millis(10);
+/// Pause before an event is read again whose discard was not written.
+const KEPT: Duration = Duration::from_secs(1);
+/// Pause before a key is read again whose lease had no time left: it is renewed, or everything starts anew.
+const NO_TIME: Duration = Duration::from_millis(250);
 
 /// What all sequencers of a feed share.
 pub struct FeedContext {
@@ -88,6 +92,8 @@ pub enum Message {
     },
     /// A discard was committed.
     Closed(i64),
+    /// A discard was not written: the event is still there, or it is another's.
+    Kept(i64),
     /// Send nothing more; give back what is not out.
     Halt,
     /// Nothing more comes: end.
@@ -104,8 +110,8 @@ pub struct State {
     key: Option<Arc<str>>,
     hash: u64,
     run: Run,
-    /// Offers that wait for a permit or an answer, with the successes of others when they began.
-    offers: HashMap<i64, (Option<Task>, u64)>,
+    /// Offers that wait for a permit or an answer.
+    offers: HashMap<i64, Option<Task>>,
     _place: Place,
 }
 
@@ -151,6 +157,7 @@ impl SequencerActor {
             Message::Deliver(work) => state.deliver(work),
             Message::Answered { seq, reply } => state.answered(seq, reply),
             Message::Closed(seq) => state.closed(seq),
+            Message::Kept(seq) => state.kept(seq),
             Message::Halt => state.halt(),
             Message::Retire => myself.stop(None),
         }
@@ -192,7 +199,6 @@ impl State {
         let seq = work.event.seq;
         let weight = work.event.weight();
         let permits = Arc::clone(&self.context.publisher.permits);
-        let successes = permits.successes();
         let answer = Answer::new(self.myself.clone(), seq);
         let context = Arc::clone(&self.context);
         let key = if self.key.is_some() {
@@ -236,22 +242,16 @@ impl State {
                 send(permits.acquire(weight).await);
             })),
         };
-        self.offers.insert(seq, (task, successes));
+        self.offers.insert(seq, task);
     }
 
     fn answered(&mut self, seq: i64, reply: Reply) {
         let Some(mut work) = self.run.answered(seq) else {
             return;
         };
-        let before = self.offers.remove(&seq).map_or(0, |(_, before)| before);
+        self.offers.remove(&seq);
         let successes = self.context.publisher.permits.successes();
-        // A refusal comes back within a moment, in which few others succeed; what counts is whether they
-        // did between its failures.
-        let before = match work.strikes.count {
-            0 => before,
-            _ => work.strikes.successes,
-        };
-        let others_succeed = successes > before;
+        let others_succeed = successes > work.strikes.successes;
         let context = Context {
             policy: &work.route.retry,
             attempts: work.attempts,
@@ -361,10 +361,10 @@ impl State {
             return self.give_back(vec![seq]);
         }
         if self.context.ownership.time_left().is_zero() {
-            // Someone else may own the key now: nothing more leaves from here.
-            let mut returned = self.run.halt();
-            returned.push(seq);
-            return self.give_back(returned);
+            // Someone else may own the key now: nothing more leaves from here. If the renewal was only late,
+            // the key is read again.
+            let (strikes, repeat) = (work.strikes, work.may_be_repeat);
+            return self.park(&work, NO_TIME, strikes, repeat, false);
         }
         self.run.again(work);
         let pause = (self.context.publisher.permits.gate() == publisher::gate::State::Open)
@@ -383,7 +383,17 @@ impl State {
         repeat: bool,
         settling: bool,
     ) {
-        let seq = work.event.seq;
+        self.park_at(work.event.seq, pause, strikes, repeat, settling);
+    }
+
+    fn park_at(
+        &mut self,
+        seq: i64,
+        pause: Duration,
+        strikes: Strikes,
+        repeat: bool,
+        settling: bool,
+    ) {
         let mut returned = Vec::new();
         if self.key.is_some() {
             returned = self.run.halt();
@@ -412,11 +422,17 @@ impl State {
         self.offer_next();
     }
 
+    /// Nothing may follow an event whose discard was not written: the key is read again from the table.
+    fn kept(&mut self, seq: i64) {
+        self.run.closed(seq);
+        self.park_at(seq, KEPT, Strikes::default(), true, false);
+    }
+
     fn halt(&mut self) {
         let returned = self.run.halt();
         self.give_back(returned);
         // Offers that still wait for a permit end as "not sent" and come back one by one.
-        for (task, _) in self.offers.values_mut() {
+        for task in self.offers.values_mut() {
             task.take();
         }
     }

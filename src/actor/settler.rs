@@ -198,7 +198,9 @@ impl State {
                 self.committed(batch, &applied);
             }
             Err(problem) if problem.kind == SourceErrorKind::Refused => {
-                self.refused(batch, &problem)
+                // It answered: the outage, if there was one, is over.
+                self.failures = 0;
+                self.refused(batch, &problem);
             }
             Err(problem) => return self.unavailable(batch, &problem),
         }
@@ -234,6 +236,11 @@ impl State {
                 "the database refuses this event's outcome; the event waits and is tried again"
             );
             self.written += 1;
+            if let Some(sequencer) = &item.tell.sequencer {
+                // A discard: its key waits for it in the sequencer, which gives everything back.
+                let _ = sequencer.cast(sequencer::Message::Kept(item.outcome.seq));
+                return;
+            }
             let settled = Settled {
                 feed: item.tell.feed,
                 seq: item.outcome.seq,
@@ -254,11 +261,19 @@ impl State {
         let mut news: Option<(ActorRef<claimer::Message>, u64, Vec<Settled>)> = None;
         for (index, item) in batch.into_iter().enumerate() {
             let Item { outcome, tell } = item;
+            let applied = applied.get(index).copied().unwrap_or(false);
+            if let Some(sequencer) = &tell.sequencer
+                && !applied
+            {
+                // Another owner's now, or gone already: the table knows, and the key is read again.
+                let _ = sequencer.cast(sequencer::Message::Kept(outcome.seq));
+                continue;
+            }
             let settled = Settled {
                 feed: tell.feed,
                 seq: outcome.seq,
                 done: !matches!(outcome.verdict, Verdict::Retried { .. }),
-                applied: applied.get(index).copied().unwrap_or(false),
+                applied,
                 refused: false,
             };
             if let Some(sequencer) = tell.sequencer {

@@ -1,6 +1,6 @@
 //! A source that fails on demand, around any other.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -74,6 +74,7 @@ struct Plan {
     outage: Option<SourceErrorKind>,
     delays: HashMap<Op, Duration>,
     late: HashMap<Op, Duration>,
+    panics: HashSet<Op>,
     counts: HashMap<Op, u64>,
 }
 
@@ -106,12 +107,18 @@ impl Faults {
         self.plan().late.insert(op, delay);
     }
 
+    /// The next call of `op` panics before it reaches the database.
+    pub fn panic(&self, op: Op) {
+        self.plan().panics.insert(op);
+    }
+
     /// Nothing fails or is late any more. Counts stay.
     pub fn heal(&self) {
         let mut plan = self.plan();
         plan.faults.clear();
         plan.delays.clear();
         plan.late.clear();
+        plan.panics.clear();
         plan.outage = None;
     }
 
@@ -154,6 +161,8 @@ impl Faults {
         call: impl Future<Output = Result<T, SourceError>>,
     ) -> Result<T, SourceError> {
         let Strike { delay, late, fault } = self.strike(op);
+        let panics = self.plan().panics.remove(&op);
+        assert!(!panics, "injected panic in {op:?}");
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }

@@ -13,6 +13,7 @@ use super::feed::{BATCH, Feed, Limits};
 use super::hands::Hands;
 use super::opening::Start;
 use super::pulse::{Mark, Pulse};
+use super::walking::{COMMANDS, Walk};
 use super::{Arguments, Message};
 use crate::actor::handle::Task;
 use crate::actor::sequencer::FeedContext;
@@ -22,15 +23,11 @@ use crate::retry::back_off;
 use crate::source::{Renewed, SourceError, SweepMark};
 use crate::status::DatabaseState;
 
-/// Keys parked in memory, per feed.
-const MAX_PARKED: usize = 100_000;
 /// Sequencers without work end after this long, milliseconds; at once when there are too many.
 const LINGER: u64 = 200;
 const MAX_SEQUENCERS: usize = 4_096;
 /// How often idle sequencers are looked for and figures are shown, milliseconds.
 const HOUSEKEEPING: u64 = 100;
-/// Shortest pause between looks at operators' commands, milliseconds.
-const COMMANDS: u64 = 100;
 /// First and longest pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -93,8 +90,8 @@ pub struct Slot {
     pub fetching: bool,
     /// A sweep is under way; where its next slice begins.
     pub sweep: Option<Option<SweepMark>>,
-    /// Dropped keys are being looked up.
-    pub refilling: bool,
+    /// A walk over due times is under way.
+    pub walk: Option<Walk>,
 }
 
 impl Slot {
@@ -126,7 +123,7 @@ impl Active {
         let limits = Limits {
             events: env.settings.budget_events,
             bytes: env.settings.budget_bytes,
-            parked: MAX_PARKED,
+            parked: env.settings.max_parked,
             guard: env.settings.guard,
             watch_gaps: start.watch_gaps,
         };
@@ -161,7 +158,7 @@ impl Active {
                 fetches: VecDeque::new(),
                 fetching: false,
                 sweep: None,
-                refilling: false,
+                walk: None,
             })
             .collect();
         let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
@@ -238,7 +235,7 @@ impl Active {
                 self.catch_up(index);
                 self.read(index);
                 self.fetch(index);
-                self.refill(index);
+                self.walk(index);
             }
         }
         if !resting {
@@ -310,10 +307,10 @@ impl Active {
     }
 
     /// The mark was written, or not.
-    pub fn marked(&mut self, set: bool) {
+    pub fn marked(&mut self, set: bool, now: u64) {
         self.marking = false;
         if !set {
-            self.pulse.mark_failed();
+            self.pulse.mark_failed(now);
         } else if self.pulse.watches() {
             self.armed = true;
             self.want_look = true;
@@ -333,6 +330,10 @@ impl Active {
         }
         if let Some(at) = self.pulse.renew_at() {
             next = next.min(at.max(self.not_before));
+        }
+        if self.not_before > now {
+            // After a failure there is something to do again.
+            next = next.min(self.not_before);
         }
         if self.want_commands && !self.commanding {
             next = next.min(self.commands_at + COMMANDS).max(self.not_before);

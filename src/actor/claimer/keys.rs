@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::actor::sequencer::decide::Strikes;
-
 /// What keeps an order of its own: a named key, or a single event without a key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OrderKey {
@@ -39,6 +37,16 @@ impl fmt::Display for OrderKey {
             Self::Alone(seq) => write!(f, "(seq {seq})"),
         }
     }
+}
+
+/// Failures in a row that charged nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Strikes {
+    /// How many.
+    pub count: u32,
+    /// What the sink had taken of others when the last one happened: more by the next one means that others
+    /// succeed.
+    pub successes: u64,
 }
 
 /// One key's place between the cursor, the table and its sequencer.

@@ -8,7 +8,7 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::active::Active;
-use super::{Message, Phase, State, Tag};
+use super::{Arguments, Message, Phase, State, Tag};
 use crate::actor::handle::Task;
 use crate::actor::keeper;
 use crate::lease::{Deadline, Lease, Ownership};
@@ -48,6 +48,7 @@ impl State {
     pub(super) fn flush_and_open(&mut self) {
         self.epoch += 1;
         self.phase = Phase::Opening;
+        self.show_nothing_owned();
         let epoch = self.epoch;
         self.flush(Tag::Open(epoch));
         self.myself
@@ -241,10 +242,23 @@ impl State {
         }
         self.arguments.caught_up.send_replace(false);
         self.phase = Phase::Opening;
-        let database = &self.arguments.database;
-        self.arguments
-            .board
-            .database(database, |shown| shown.leases.clear());
+        self.show_nothing_owned();
+    }
+
+    /// Without ownership nothing is in flight or parked here; an earlier incarnation may have left its figures.
+    fn show_nothing_owned(&self) {
+        let Arguments {
+            database,
+            board,
+            sinks,
+            ..
+        } = &self.arguments;
+        board.database(database, |shown| shown.leases.clear());
+        for (sink, _) in sinks {
+            board.feed(database, sink, |shown| {
+                (shown.in_flight, shown.parked) = (0, 0);
+            });
+        }
     }
 
     /// Nothing happened for long: release the leases and stop every statement but the channel's.

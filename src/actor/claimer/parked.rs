@@ -9,8 +9,10 @@ use super::keys::OrderKey;
 pub struct Parked {
     by_due: BTreeSet<(u64, OrderKey)>,
     max: usize,
-    /// The earliest due time that was dropped; everything later may be only in the table.
-    dropped_from: Option<u64>,
+    /// Some keys are only in the table.
+    overflowed: bool,
+    /// Keys dropped so far.
+    dropped: u64,
 }
 
 impl Parked {
@@ -19,7 +21,8 @@ impl Parked {
         Self {
             by_due: BTreeSet::new(),
             max: max.max(1),
-            dropped_from: None,
+            overflowed: false,
+            dropped: 0,
         }
     }
 
@@ -29,9 +32,9 @@ impl Parked {
         if self.by_due.len() <= self.max {
             return None;
         }
-        let (due, key) = self.by_due.pop_last()?;
-        self.dropped_from = Some(self.dropped_from.map_or(due, |at| at.min(due)));
-        Some(key)
+        self.overflowed = true;
+        self.dropped += 1;
+        self.by_due.pop_last().map(|(_, key)| key)
     }
 
     /// Takes a key out.
@@ -60,27 +63,30 @@ impl Parked {
 
     /// Some keys are only in the table: a key that memory does not know may have an earlier row there.
     pub fn overflowed(&self) -> bool {
-        self.dropped_from.is_some()
+        self.overflowed
     }
 
-    /// Should the table be asked for dropped keys now? True when there is room again.
+    /// Should the table be asked for dropped keys now? True when half of the room is free again.
     pub fn wants_refill(&self) -> bool {
-        self.overflowed() && self.by_due.len() <= self.max / 2
+        self.overflowed && self.by_due.len() <= self.max / 2
     }
 
-    /// The table was asked from the earliest dropped time on and gave everything (`complete`) or its
-    /// first part up to `until`.
-    pub fn refilled(&mut self, complete: bool, until: Option<u64>) {
-        self.dropped_from = match (complete, until) {
-            (true, _) => None,
-            (false, Some(until)) => Some(until),
-            (false, None) => self.dropped_from,
-        };
+    /// Is there room for more of them?
+    pub fn has_room(&self) -> bool {
+        self.by_due.len() < self.max
     }
 
-    /// The earliest due time that was dropped.
-    pub fn dropped_from(&self) -> Option<u64> {
-        self.dropped_from
+    /// Keys dropped so far; noted when a walk over the table begins.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// A walk over all due times in the table came to its end. When nothing was dropped since it began
+    /// (`dropped_then`), memory knows every key again.
+    pub fn walked(&mut self, dropped_then: u64) {
+        if self.dropped == dropped_then {
+            self.overflowed = false;
+        }
     }
 }
 
@@ -103,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_due_is_dropped_and_the_table_must_be_asked() {
+    fn the_latest_due_is_dropped_and_the_table_must_be_walked() {
         let mut parked = Parked::new(2);
         assert_eq!(parked.add(10, key("a")), None);
         assert_eq!(parked.add(30, key("c")), None);
@@ -111,7 +117,12 @@ mod tests {
         assert!(parked.overflowed() && !parked.wants_refill());
         parked.pop_due(10);
         assert!(parked.wants_refill());
-        parked.refilled(true, None);
+        let dropped = parked.dropped();
+        parked.add(1, key("d"));
+        parked.add(2, key("e"));
+        parked.walked(dropped);
+        assert!(parked.overflowed(), "one more was dropped during the walk");
+        parked.walked(parked.dropped());
         assert!(!parked.overflowed());
     }
 }

@@ -20,6 +20,8 @@ const HIGH_RATE: u64 = 500;
 const WINDOW: u64 = 1_000;
 /// How long writers are asked to notify, milliseconds; renewed at half of it.
 const MARK: u64 = 120_000;
+/// Pause after the mark could not be written, milliseconds.
+const MARK_AGAIN: u64 = 1_000;
 
 /// What the mark should become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,8 @@ pub struct Pulse {
     window_events: u64,
     rate: u64,
     mark_until: u64,
+    /// After a failure: not before this.
+    mark_again: u64,
 }
 
 impl Pulse {
@@ -72,6 +76,7 @@ impl Pulse {
             window_events: 0,
             rate: 0,
             mark_until: 0,
+            mark_again: 0,
         }
     }
 
@@ -134,7 +139,7 @@ impl Pulse {
 
     /// What the mark should become now, if anything changes.
     pub fn mark(&mut self, now: u64) -> Option<Mark> {
-        if !self.channel {
+        if !self.channel || now < self.mark_again {
             return None;
         }
         let busy = self.rate >= HIGH_RATE || self.window_events >= HIGH_RATE;
@@ -165,8 +170,9 @@ impl Pulse {
     }
 
     /// Setting the mark failed: poll on and try again later.
-    pub fn mark_failed(&mut self) {
+    pub fn mark_failed(&mut self, now: u64) {
         self.mode = Mode::Polling;
+        self.mark_again = now + MARK_AGAIN;
     }
 
     /// Writers have to be watched: the mark is set, some of them may not have seen it.

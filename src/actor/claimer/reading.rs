@@ -1,28 +1,19 @@
-//! The reads, looks and fetches of an owner: started as tasks, taken in when they return.
+//! The reads and looks of an owner: started as tasks, taken in when they return.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tracing::warn;
 
 use super::active::Active;
 use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
-use super::keys::OrderKey;
 use super::{Look, LookedInto, Message, Seen};
-use crate::event::Timestamp;
-use crate::source::{Command, Commands, Due, Row, Source, SourceError, Sweep};
+use crate::source::{Row, Source, SourceError};
 
 /// Most rows of a look into gaps.
 const LOOK: u32 = 1_000;
 /// Most rows read whole at once.
 const FETCH: usize = 100;
-/// Most heads of one slice of a sweep.
-const SLICE: u32 = 500;
-/// Most dropped keys looked up at once.
-const REFILL: u32 = 5_000;
-/// Shortest pause between looks at commands, milliseconds.
-const COMMANDS: u64 = 100;
 
 impl Active {
     // ---- forward -----------------------------------------------------------------------------------
@@ -299,154 +290,7 @@ impl Active {
         }
     }
 
-    // ---- operators, sweeps, dropped keys ------------------------------------------------------------------
-
-    /// Starts a look at operators' commands.
-    pub(super) fn command(&mut self, now: u64) {
-        if self.commanding || !self.want_commands || now < self.commands_at + COMMANDS {
-            return;
-        }
-        self.commanding = true;
-        self.want_commands = false;
-        self.commands_at = now;
-        let mark = self.command_mark;
-        let (source, myself, epoch) = self.task();
-        self.tasks.spawn(async move {
-            let result = source.commands(Some(mark)).await;
-            let _ = myself.cast(Message::Commanded(epoch, result));
-        });
-    }
-
-    /// Operators' commands arrived.
-    pub(super) fn commanded(&mut self, result: Result<Commands, SourceError>, now: u64) {
-        self.commanding = false;
-        match result {
-            Ok(commands) => self.obey(commands, now),
-            Err(error) => {
-                self.want_commands = true;
-                self.trouble(&error, now);
-            }
-        }
-    }
-
-    fn obey(&mut self, commands: Commands, now: u64) {
-        self.command_mark = self.command_mark.max(commands.mark);
-        for command in commands.items {
-            let Command::Look { seqs } = command;
-            for slot in &mut self.slots {
-                slot.fetches.push_back((seqs.clone(), Origin::Command));
-            }
-            self.active_at(now);
-        }
-    }
-
-    /// Starts a sweep of every feed that has none under way.
-    pub(super) fn begin_sweep(&mut self) {
-        for index in 0..self.slots.len() {
-            if self.slots[index].sweep.is_none() {
-                self.slots[index].sweep = Some(None);
-                self.sweep_slice(index);
-            }
-        }
-    }
-
-    fn sweep_slice(&mut self, index: usize) {
-        let Some(mark) = self.slots[index].sweep.clone() else {
-            return;
-        };
-        let sink = Arc::clone(self.slots[index].feed.sink());
-        let commands = self.command_mark;
-        let (source, myself, epoch) = self.task();
-        self.tasks.spawn(async move {
-            let result = async {
-                let sweep = source.heads(&sink, mark.as_ref(), SLICE).await?;
-                // Commands after the heads: what an operator put back is then known as his.
-                let commands = source.commands(Some(commands)).await?;
-                Ok((sweep, commands))
-            }
-            .await;
-            let _ = myself.cast(Message::Swept(epoch, index, result));
-        });
-    }
-
-    /// A slice of a sweep arrived.
-    pub(super) fn swept(
-        &mut self,
-        index: usize,
-        result: Result<(Sweep, Commands), SourceError>,
-        now: u64,
-    ) {
-        match result {
-            Ok((sweep, commands)) => {
-                let commanded: Vec<i64> = commands
-                    .items
-                    .iter()
-                    .flat_map(|Command::Look { seqs }| seqs.iter().copied())
-                    .collect();
-                self.obey(commands, now);
-                let slot = &mut self.slots[index];
-                let mut missed = slot.feed.unexplained(&sweep.heads);
-                missed.retain(|seq| {
-                    let waiting = slot.fetches.iter().any(|(seqs, _)| seqs.contains(seq));
-                    !commanded.contains(seq) && !waiting
-                });
-                if !missed.is_empty() {
-                    slot.fetches.push_back((missed, Origin::Sweep));
-                }
-                slot.sweep = sweep.next.map(Some);
-                self.sweep_slice(index);
-            }
-            Err(error) => {
-                self.slots[index].sweep = None;
-                self.trouble(&error, now);
-            }
-        }
-    }
-
-    /// Looks up keys that had to be dropped from memory, when there is room again.
-    pub(super) fn refill(&mut self, index: usize) {
-        let slot = &mut self.slots[index];
-        if slot.refilling || !slot.feed.parked().wants_refill() {
-            return;
-        }
-        slot.refilling = true;
-        let sink = Arc::clone(slot.feed.sink());
-        let (source, myself, epoch) = self.task();
-        self.tasks.spawn(async move {
-            let from = Timestamp(i64::MIN);
-            let result = source.due_after(&sink, from, REFILL).await;
-            let _ = myself.cast(Message::Refilled(epoch, index, result));
-        });
-    }
-
-    /// Dropped keys were looked up: the earliest due first.
-    pub(super) fn refilled(
-        &mut self,
-        index: usize,
-        result: Result<Vec<Due>, SourceError>,
-        now: u64,
-    ) {
-        self.slots[index].refilling = false;
-        let list = match result {
-            Ok(list) => list,
-            Err(error) => return self.trouble(&error, now),
-        };
-        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let complete = list.len() < REFILL as usize;
-        let until = list.last().map(|due| now.saturating_add(ms(due.due_in)));
-        let due: Vec<_> = list
-            .into_iter()
-            .map(|due| {
-                let key = OrderKey::of(due.ordering_key.as_ref(), due.seq);
-                (key, due.seq, ms(due.due_in))
-            })
-            .collect();
-        let feed = &mut self.slots[index].feed;
-        feed.parked_mut().refilled(complete, until);
-        feed.on_due_rows(&due, now);
-    }
-
-    fn task(
+    pub(super) fn task(
         &self,
     ) -> (
         Arc<dyn crate::source::Source>,

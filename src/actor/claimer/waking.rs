@@ -1,14 +1,17 @@
 //! The wake-up channel: opened beside the actor, tested, reopened, and only ever a hint.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use ractor::ActorRef;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::{Message, Phase, State};
 use crate::actor::handle::Task;
+use crate::actor::publisher::panic_text;
 use crate::source::{Listener, Source};
 
 /// Limit for opening the channel.
@@ -30,7 +33,12 @@ impl State {
                 pending: Arc::clone(&self.wake_pending),
                 quiet: Arc::clone(&self.quiet),
             };
-            self.listener = Some(Task::spawn(channel.run()));
+            self.listener = Some(Task::spawn(async move {
+                // A panic ends this attempt, not the channel: nobody would open it again.
+                while let Err(panic) = AssertUnwindSafe(channel.run()).catch_unwind().await {
+                    channel.panicked(panic).await;
+                }
+            }));
         }
     }
 
@@ -73,7 +81,15 @@ struct Channel {
 }
 
 impl Channel {
-    async fn run(self) {
+    async fn panicked(&self, panic: Box<dyn std::any::Any + Send>) {
+        let (database, words) = (&self.database, panic_text(&*panic).to_owned());
+        drop(panic);
+        error!(%database, panic = words, "wake-up channel panicked; polling until it is open again");
+        let _ = self.claimer.cast(Message::Listening(false));
+        tokio::time::sleep(REOPEN).await;
+    }
+
+    async fn run(&self) {
         let mut failed = false;
         loop {
             let database = &self.database;

@@ -16,15 +16,6 @@ const UNCHARGED_MAX: Duration = Duration::from_secs(15);
 const UNKNOWN_BASE: Duration = Duration::from_millis(100);
 const UNKNOWN_MAX: Duration = Duration::from_secs(5);
 
-/// Failures in a row that charged nothing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Strikes {
-    /// How many.
-    pub count: u32,
-    /// How many events the sink had taken, of whatever key, when the last of them was answered.
-    pub successes: u64,
-}
-
 /// An exhausted event that blocks its key is due again after this long: an operator decides before.
 pub const BLOCKED: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -93,8 +84,7 @@ pub struct Context<'a> {
     pub attempts: u32,
     /// Uncharged failures in a row so far.
     pub strikes: u32,
-    /// Others succeeded at this sink since the event failed last, or since it was handed over for the first
-    /// time.
+    /// Others succeeded at this sink since the event was handed over.
     pub others_succeed: bool,
     /// 0.0 to 1.0.
     pub jitter: f64,

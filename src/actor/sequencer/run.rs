@@ -43,6 +43,10 @@ impl Run {
         let mut inversions = 0;
         for item in work {
             let seq = item.event.seq;
+            if self.out.contains_key(&seq) {
+                // Read again after another sequencer's death: it is out already, and has one answer.
+                continue;
+            }
             let late = self.order == Order::Kept && seq < self.last_sent && !item.reentered;
             inversions += u64::from(late);
             self.waiting.insert(seq, item);
@@ -102,7 +106,6 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::actor::sequencer::decide::Strikes;
     use crate::event::{Event, Payload, Timestamp};
     use crate::retry::Policy;
     use crate::route::Route;
@@ -126,7 +129,7 @@ mod tests {
                 retry: Policy::default(),
             }),
             attempts: 0,
-            strikes: Strikes::default(),
+            strikes: crate::actor::claimer::keys::Strikes::default(),
             may_be_repeat: false,
             reentered: false,
         }

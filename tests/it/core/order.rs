@@ -220,6 +220,33 @@ async fn ten_thousand_delayed_events_due_at_once_leave_once_each() {
     bench.emptied().await;
 }
 
+#[tokio::test]
+async fn more_delayed_keys_than_memory_keeps_are_found_again_in_order() {
+    let bench = Bench::with(|options| options.databases[0].max_parked = 50).await;
+    for n in 0..400 {
+        let first = row(&format!("k{n}"), 1).delayed(Duration::from_millis(300 + n));
+        let key = format!("k{n}");
+        bench.source.insert(&[first, row(&key, 2)]).unwrap();
+    }
+    let alone: Vec<_> = (0..400)
+        .map(|n| NewRow::json("a", "{\"n\":1}").delayed(Duration::from_millis(300 + n)))
+        .collect();
+    bench.source.insert(&alone).unwrap();
+    // A key whose delayed head was dropped is not taken for a new one when its next event is read.
+    for n in 0..400 {
+        bench.insert(&format!("k{n}"), 3..=3);
+    }
+    let received = bench.received(1_600).await;
+    let mut keys = by_key(&received);
+    assert_eq!(keys.remove("").map(|list| list.len()), Some(400));
+    assert_eq!(keys.len(), 400);
+    for (key, list) in keys {
+        assert_eq!(list, [1, 2, 3], "{key}");
+    }
+    assert_eq!(received.len(), 1_600, "no duplicates");
+    bench.emptied().await;
+}
+
 fn retrying(max_attempts: u32, pause: Duration) -> outboxd::route::Routes {
     outboxd::route::Routes::new(vec![outboxd::route::Route {
         name: "all".into(),

@@ -33,9 +33,11 @@ async fn writers_that_take_turns_are_in_order_even_when_the_first_of_them_stood_
 #[tokio::test]
 async fn hold_also_holds_a_key_that_is_read_by_its_own_run() {
     let bench = Bench::with(|options| options.databases[0].gap_guard = GapGuard::Hold).await;
+    bench.insert("first", 1..=1);
+    bench.received(1).await;
     let mut failures = 3;
     bench.sink.on(move |delivery| {
-        (delivery.event.seq == 1 && failures > 0).then(|| {
+        (delivery.event.seq == 2 && failures > 0).then(|| {
             failures -= 1;
             Answer::Fail(PublishError::retryable("not yet"))
         })
@@ -44,12 +46,12 @@ async fn hold_also_holds_a_key_that_is_read_by_its_own_run() {
     let mut late = bench.source.begin();
     late.insert(&row("k", 2)).unwrap();
     bench.insert("k", 3..=3);
-    bench.received(1).await;
+    bench.received(2).await;
     let before = bench.faults.count(Op::Writers);
     bench.calls(Op::Writers, before + 3).await;
-    assert_eq!(bench.sink.received().len(), 1);
+    assert_eq!(bench.sink.received().len(), 2);
     late.commit();
-    let received = bench.received(3).await;
+    let received = bench.received(4).await;
     assert_eq!(numbers(&received, "k"), [1, 2, 3]);
     bench.emptied().await;
 }
@@ -82,21 +84,14 @@ async fn claimer_and_settler_that_die_together_leave_one_claimer() {
     }
     bench.insert("k", 2..=2);
     bench.received(2).await;
-    // Two claimers would take the shards from each other with every renewal.
-    let opened = bench.faults.count(Op::Acquire);
-    let before = bench.faults.count(Op::Commands);
-    bench.calls(Op::Commands, before + 5).await;
-    let claimers = || {
+    // Two claimers would take the shards from each other for ever: both pauses are over in this time.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(600) {
         let members = bench.relay.members();
-        members.iter().filter(|m| m.role == Role::Claimer).count()
-    };
-    eventually(LONG, "one claimer lives", || async {
-        (claimers() == 1)
-            .then_some(())
-            .ok_or(format!("{}", claimers()))
-    })
-    .await;
-    assert!(bench.faults.count(Op::Acquire) <= opened + 1);
+        let claimers = members.iter().filter(|m| m.role == Role::Claimer);
+        assert!(claimers.count() <= 1);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]
@@ -167,9 +162,10 @@ async fn a_read_that_failed_is_repeated_soon_however_long_the_pause_between_poll
     })
     .await;
     let broken = SourceErrorKind::Unavailable;
-    bench.faults.fail(Op::Read, 1, broken, When::Before);
+    bench.faults.fail(Op::ReadKeys, 1, broken, When::Before);
     let began = Instant::now();
-    bench.insert("k", 2..=2);
+    let later = row("k", 2).delayed(Duration::from_millis(500));
+    bench.source.insert(&[later]).unwrap();
     bench.received(2).await;
     assert!(
         began.elapsed() < Duration::from_secs(5),
@@ -187,7 +183,12 @@ async fn nobody_of_the_tree_is_left_when_a_shutdown_returns() {
     bench.received(10).await;
     let tree = bench.relay.tree();
     bench.relay.shutdown().await.unwrap();
-    assert!(tree.members().is_empty(), "{:?}", tree.members());
+    // An actor is out of the tree when its state is dropped, a moment after it is known to have ended.
+    eventually(Duration::from_millis(200), "the tree is empty", || async {
+        let left = tree.members();
+        left.is_empty().then_some(()).ok_or(format!("{left:?}"))
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -214,5 +215,19 @@ async fn a_key_whose_sequencer_dies_while_settling_is_slow_goes_on_once() {
     let mut seen: Vec<u32> = received.iter().map(number).collect();
     seen.sort_unstable();
     assert_eq!(seen, (1..=20).collect::<Vec<_>>());
+    bench.emptied().await;
+}
+
+#[tokio::test]
+async fn the_settler_goes_on_when_an_outage_ends_with_a_refusal() {
+    let bench = Bench::start().await;
+    let (broken, refused) = (SourceErrorKind::Unavailable, SourceErrorKind::Refused);
+    bench.faults.fail(Op::Settle, 1, broken, When::Before);
+    bench.insert("k", 1..=1);
+    bench.calls(Op::Settle, 1).await;
+    bench.faults.fail(Op::Settle, 1, refused, When::Before);
+    bench.calls(Op::Settle, 2).await;
+    bench.insert("other", 1..=3);
+    bench.received(4).await;
     bench.emptied().await;
 }

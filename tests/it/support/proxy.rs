@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,18 +38,31 @@ pub struct Proxy {
     port: u16,
     mode: watch::Sender<Mode>,
     accepted: Arc<AtomicUsize>,
+    /// Open connections that the mode concerns.
+    concerned: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
     /// Listens on a free port and leads to `server`, for instance `127.0.0.1:5432`. Starts with `Pass`.
     pub async fn to(server: impl Into<String>) -> Self {
-        let server = server.into();
+        Self::new(server.into(), None).await
+    }
+
+    /// As [`Self::to`], but only connections whose client has said `word` are troubled, from then on; everything
+    /// else always passes.
+    pub async fn for_those_who_say(word: &'static str, server: impl Into<String>) -> Self {
+        Self::new(server.into(), Some(word)).await
+    }
+
+    async fn new(server: String, word: Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (mode, watched) = watch::channel(Mode::Pass);
         let accepted = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&accepted);
+        let concerned = Arc::new(AtomicUsize::new(0));
+        let open = Arc::clone(&concerned);
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             loop {
@@ -58,13 +71,15 @@ impl Proxy {
                     continue;
                 };
                 count.fetch_add(1, Ordering::Relaxed);
-                connections.spawn(carry(client, server.clone(), watched.clone()));
+                let chosen = Chosen::new(word, Arc::clone(&open));
+                connections.spawn(carry(client, server.clone(), watched.clone(), chosen));
             }
         });
         Self {
             port,
             mode,
             accepted,
+            concerned,
             task,
         }
     }
@@ -88,7 +103,7 @@ impl Proxy {
     pub async fn cut_once(&self) {
         self.set(Mode::Cut);
         // Each connection looks at the mode before its next byte; give all of them the chance to.
-        while self.mode.receiver_count() > 1 {
+        while self.concerned.load(Ordering::Relaxed) > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         self.set(Mode::Pass);
@@ -109,9 +124,14 @@ impl Drop for Proxy {
 /// Ends a connection by RST.
 struct Reset;
 
-async fn carry(mut client: TcpStream, server: String, mut mode: watch::Receiver<Mode>) {
+async fn carry(
+    mut client: TcpStream,
+    server: String,
+    mut mode: watch::Receiver<Mode>,
+    chosen: Arc<Chosen>,
+) {
     let _ = client.set_nodelay(true);
-    if *mode.borrow_and_update() == Mode::Cut {
+    if chosen.mode(&mut mode) == Mode::Cut {
         let _ = client.set_zero_linger();
         return;
     }
@@ -125,13 +145,64 @@ async fn carry(mut client: TcpStream, server: String, mut mode: watch::Receiver<
     let _ = server.set_zero_linger();
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    let there = pump(from_client, to_server, Direction::ToServer, mode.clone());
-    let back = pump(from_server, to_client, Direction::ToClient, mode);
+    let there = pump(
+        from_client,
+        to_server,
+        Direction::ToServer,
+        mode.clone(),
+        Arc::clone(&chosen),
+    );
+    let back = pump(from_server, to_client, Direction::ToClient, mode, chosen);
     if tokio::try_join!(there, back).is_ok() {
         // Closed in order both ways: no reset, which could overtake the last bytes.
         // Deprecated since a linger time above zero blocks; this one takes it away.
         #[allow(deprecated)]
         let _ = (client.set_linger(None), server.set_linger(None));
+    }
+}
+
+/// Whether the mode concerns a connection.
+struct Chosen {
+    word: Option<&'static str>,
+    said: AtomicBool,
+    open: Arc<AtomicUsize>,
+}
+
+impl Drop for Chosen {
+    fn drop(&mut self) {
+        if *self.said.get_mut() {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Chosen {
+    fn new(word: Option<&'static str>, open: Arc<AtomicUsize>) -> Arc<Self> {
+        open.fetch_add(usize::from(word.is_none()), Ordering::Relaxed);
+        Arc::new(Self {
+            word,
+            said: AtomicBool::new(word.is_none()),
+            open,
+        })
+    }
+
+    fn mode(&self, mode: &mut watch::Receiver<Mode>) -> Mode {
+        let now = *mode.borrow_and_update();
+        match self.said.load(Ordering::Relaxed) {
+            true => now,
+            false => Mode::Pass,
+        }
+    }
+
+    /// Listens to what the client says; true when it has just said the word.
+    fn hears(&self, chunk: &[u8]) -> bool {
+        let Some(word) = self.word else { return false };
+        let says = chunk
+            .windows(word.len())
+            .any(|part| part == word.as_bytes());
+        let first = says && !self.said.swap(true, Ordering::Relaxed);
+        self.open.fetch_add(usize::from(first), Ordering::Relaxed);
+        first
     }
 }
 
@@ -147,6 +218,7 @@ async fn pump(
     mut to: WriteHalf<'_>,
     direction: Direction,
     mut mode: watch::Receiver<Mode>,
+    chosen: Arc<Chosen>,
 ) -> Result<(), Reset> {
     /// Beyond this the sender is made to wait, as a real link would.
     const QUEUE: usize = 4 << 20;
@@ -156,7 +228,7 @@ async fn pump(
     let mut ended = false;
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let now = *mode.borrow_and_update();
+        let now = chosen.mode(&mut mode);
         let swallow = match now {
             Mode::Hole => true,
             Mode::Mute => direction == Direction::ToClient,
@@ -177,6 +249,9 @@ async fn pump(
             read = from.read(&mut buffer), if !ended && queued < QUEUE => match read {
                 Ok(0) => ended = true,
                 Ok(_) if swallow => lost = true,
+                Ok(n) if direction == Direction::ToServer
+                    && chosen.hears(&buffer[..n])
+                    && matches!(*mode.borrow(), Mode::Hole | Mode::Cut) => lost = true,
                 Ok(n) => {
                     let lag = if let Mode::Lag(lag) = now { lag } else { Duration::ZERO };
                     queue.push_back((Instant::now() + lag, buffer[..n].to_vec()));

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::actor::claimer::keys::OrderKey;
-use crate::actor::sequencer::decide::Strikes;
+use crate::actor::claimer::keys::{OrderKey, Strikes};
 use crate::event::Event;
 use crate::route::Route;
 

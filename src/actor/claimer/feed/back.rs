@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use super::action::Park;
 use super::{Feed, MAX_HIGH};
-use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Wait};
+use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Strikes, Wait};
 use crate::actor::claimer::parked::Parked;
-use crate::actor::sequencer::decide::Strikes;
+
+/// Pause of an event that came back although its key was not parked, milliseconds.
+const RETURNED: u64 = 250;
 
 impl Feed {
     /// An outcome was committed; `done` when the row will not come back for this sink.
@@ -42,10 +44,17 @@ impl Feed {
                 continue;
             };
             self.budget.give(weight);
-            let Some(key) = key else { continue };
+            let Some(key) = key else {
+                self.wait_alone(*seq, RETURNED, now);
+                continue;
+            };
             if let Some(state) = self.keys.get_mut(&key) {
                 state.let_go(now);
                 state.lower_from(*seq);
+                if state.flow == Flow::Forward {
+                    let until = Wait::Until(now.saturating_add(RETURNED));
+                    self.fall_behind(&key, *seq, until, now);
+                }
             }
             self.wake_if_drained(&OrderKey::Named(key));
         }
@@ -87,19 +96,29 @@ impl Feed {
                 let mut state = KeyState::new(now);
                 state.strikes = park.strikes;
                 state.repeat = park.repeat.then_some(park.head);
-                if park.settling {
+                // Its settlement may have overtaken this word.
+                if park.settling && self.outstanding.contains_key(seq) {
                     state.handed(*seq);
                 }
-                let wait = Wait::Until(until);
-                state.flow = Flow::Behind {
-                    from: *seq,
-                    passed: 0,
-                    wait,
-                };
-                self.alone.insert(*seq, state);
-                self.rewait(&park.key, None, wait);
+                self.park_alone(*seq, state, Wait::Until(until));
             }
         }
+    }
+
+    /// An event without a key waits for `pause` milliseconds and is read again.
+    fn wait_alone(&mut self, seq: i64, pause: u64, now: u64) {
+        self.on_park(
+            Park {
+                key: OrderKey::Alone(seq),
+                head: seq,
+                pause,
+                settling: false,
+                strikes: Strikes::default(),
+                repeat: true,
+                returned: Vec::new(),
+            },
+            now,
+        );
     }
 
     /// A sequencer died without a word: nothing of its key may pass what it had, until that is read again.
@@ -134,18 +153,7 @@ impl Feed {
                 self.budget.give(weight);
             }
             if key.is_none() {
-                self.on_park(
-                    Park {
-                        key: OrderKey::Alone(*seq),
-                        head: *seq,
-                        pause,
-                        settling: false,
-                        strikes: Strikes::default(),
-                        repeat: true,
-                        returned: Vec::new(),
-                    },
-                    now,
-                );
+                self.wait_alone(*seq, pause, now);
             }
         }
         let Some(key) = key else { return };
@@ -192,31 +200,33 @@ impl Feed {
         }
     }
 
-    /// Rows found again through the index on due times, after keys had to be dropped.
-    pub fn on_due_rows(&mut self, due: &[(OrderKey, i64, u64)], now: u64) {
-        for (key, seq, pause) in due {
-            if self.is_known(*seq) {
-                continue;
-            }
-            let wait = Wait::Until(now.saturating_add(*pause));
-            match key {
-                OrderKey::Named(name) if !self.keys.contains_key(name) => {
-                    // Earlier rows of the key may exist; its own run is read from the start.
-                    self.fall_behind(&Arc::clone(name), i64::MIN, wait, now);
-                }
-                OrderKey::Alone(seq) if !self.alone.contains_key(seq) => {
-                    let mut state = KeyState::new(now);
-                    state.flow = Flow::Behind {
-                        from: *seq,
-                        passed: 0,
-                        wait,
-                    };
-                    self.alone.insert(*seq, state);
-                    self.rewait(key, None, wait);
-                }
-                OrderKey::Named(_) | OrderKey::Alone(_) => {}
-            }
+    /// A row found again through the index on due times, after keys had to be dropped.
+    pub fn on_due_row(&mut self, key: &OrderKey, seq: i64, pause: u64, now: u64) {
+        if self.is_known(seq) {
+            return;
         }
+        let wait = Wait::Until(now.saturating_add(pause));
+        match key {
+            OrderKey::Named(name) if !self.keys.contains_key(name) => {
+                // Earlier rows of the key may exist; its own run is read from the start.
+                self.fall_behind(name, i64::MIN, wait, now);
+            }
+            OrderKey::Alone(_) if !self.alone.contains_key(&seq) => {
+                self.park_alone(seq, KeyState::new(now), wait);
+            }
+            OrderKey::Named(_) | OrderKey::Alone(_) => {}
+        }
+    }
+
+    /// Parks one event without a key.
+    pub(super) fn park_alone(&mut self, seq: i64, mut state: KeyState, wait: Wait) {
+        state.flow = Flow::Behind {
+            from: seq,
+            passed: 0,
+            wait,
+        };
+        self.alone.insert(seq, state);
+        self.rewait(&OrderKey::Alone(seq), None, wait);
     }
 
     /// Everything handed over and not settled.
@@ -244,7 +254,7 @@ impl Feed {
         );
     }
 
-    /// The due times, to take in a refill.
+    /// The due times, to take in a walk.
     pub fn parked_mut(&mut self) -> &mut Parked {
         &mut self.parked
     }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use super::action::{Action, Actions, CatchUpPlan};
 use super::{BATCH, Feed, due_at};
-use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Wait};
-use crate::actor::sequencer::decide::Strikes;
+use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Strikes, Wait};
 use crate::source::Row;
 
 /// Most keys of one catch-up read.

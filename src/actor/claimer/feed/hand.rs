@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::action::{Actions, Work};
 use super::{Feed, MAX_HIGH, due_at};
-use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Wait};
-use crate::actor::sequencer::decide::Strikes;
+use crate::actor::claimer::keys::{KeyState, Strikes, Wait};
 use crate::route::Route;
 use crate::source::Row;
 
@@ -73,14 +72,7 @@ impl Feed {
             None
         };
         if let Some(wait) = wait {
-            let mut state = KeyState::new(now);
-            state.flow = Flow::Behind {
-                from: seq,
-                passed: 0,
-                wait,
-            };
-            self.alone.insert(seq, state);
-            self.rewait(&OrderKey::Alone(seq), None, wait);
+            self.park_alone(seq, KeyState::new(now), wait);
             return;
         }
         if let Some(work) = self.work(row, route, reentered) {
