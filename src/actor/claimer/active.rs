@@ -456,8 +456,7 @@ impl Active {
                 } else {
                     slot.feed.on_settled(settled.seq, settled.done, now);
                     if slot.feed.take_again(settled.seq) {
-                        slot.fetches
-                            .push_back((vec![settled.seq], Origin::Command));
+                        slot.fetches.push_back((vec![settled.seq], Origin::Command));
                     }
                 }
             }
