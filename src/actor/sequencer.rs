@@ -21,7 +21,7 @@ use self::decide::{Context, Decision, Reply, decide};
 use self::run::{Order, Run};
 use super::claimer;
 use super::claimer::feed::action::{Park, Work};
-use super::claimer::keys::OrderKey;
+use super::claimer::keys::{OrderKey, Strikes};
 use super::handle::{Handle, Task};
 use super::publisher::{self, Answer, HandOver, Publisher};
 use super::restart::Role;
@@ -110,8 +110,8 @@ pub struct State {
     key: Option<Arc<str>>,
     hash: u64,
     run: Run,
-    /// Offers that wait for a permit or an answer, with the successes of others when they began.
-    offers: HashMap<i64, (Option<Task>, u64)>,
+    /// Offers that wait for a permit or an answer.
+    offers: HashMap<i64, Option<Task>>,
     _place: Place,
 }
 
@@ -199,7 +199,6 @@ impl State {
         let seq = work.event.seq;
         let weight = work.event.weight();
         let permits = Arc::clone(&self.context.publisher.permits);
-        let successes = permits.successes();
         let answer = Answer::new(self.myself.clone(), seq);
         let context = Arc::clone(&self.context);
         let key = if self.key.is_some() {
@@ -243,19 +242,20 @@ impl State {
                 send(permits.acquire(weight).await);
             })),
         };
-        self.offers.insert(seq, (task, successes));
+        self.offers.insert(seq, task);
     }
 
     fn answered(&mut self, seq: i64, reply: Reply) {
         let Some(mut work) = self.run.answered(seq) else {
             return;
         };
-        let before = self.offers.remove(&seq).map_or(0, |(_, before)| before);
-        let others_succeed = self.context.publisher.permits.successes() > before;
+        self.offers.remove(&seq);
+        let successes = self.context.publisher.permits.successes();
+        let others_succeed = successes > work.strikes.successes;
         let context = Context {
             policy: &work.route.retry,
             attempts: work.attempts,
-            strikes: work.strikes,
+            strikes: work.strikes.count,
             others_succeed,
             jitter: jitter(work.event.id, work.attempts),
         };
@@ -273,6 +273,10 @@ impl State {
             } => {
                 debug!(event_id = %work.event.id, strikes, %error, "not taken, nothing charged");
                 let repeat = repeat || work.may_be_repeat;
+                let strikes = Strikes {
+                    count: strikes,
+                    successes,
+                };
                 return self.park(&work, pause, strikes, repeat, false);
             }
             Decision::Retry {
@@ -291,7 +295,7 @@ impl State {
                     },
                 );
                 let repeat = repeat || work.may_be_repeat;
-                return self.park(&work, pause, 0, repeat, true);
+                return self.park(&work, pause, Strikes::default(), repeat, true);
             }
             Decision::Discard {
                 reason,
@@ -371,11 +375,25 @@ impl State {
     }
 
     /// The key (or the event without one) waits. Everything not settled goes back.
-    fn park(&mut self, work: &Work, pause: Duration, strikes: u32, repeat: bool, settling: bool) {
+    fn park(
+        &mut self,
+        work: &Work,
+        pause: Duration,
+        strikes: Strikes,
+        repeat: bool,
+        settling: bool,
+    ) {
         self.park_at(work.event.seq, pause, strikes, repeat, settling);
     }
 
-    fn park_at(&mut self, seq: i64, pause: Duration, strikes: u32, repeat: bool, settling: bool) {
+    fn park_at(
+        &mut self,
+        seq: i64,
+        pause: Duration,
+        strikes: Strikes,
+        repeat: bool,
+        settling: bool,
+    ) {
         let mut returned = Vec::new();
         if self.key.is_some() {
             returned = self.run.halt();
@@ -407,14 +425,14 @@ impl State {
     /// Nothing may follow an event whose discard was not written: the key is read again from the table.
     fn kept(&mut self, seq: i64) {
         self.run.closed(seq);
-        self.park_at(seq, KEPT, 0, true, false);
+        self.park_at(seq, KEPT, Strikes::default(), true, false);
     }
 
     fn halt(&mut self) {
         let returned = self.run.halt();
         self.give_back(returned);
         // Offers that still wait for a permit end as "not sent" and come back one by one.
-        for (task, _) in self.offers.values_mut() {
+        for task in self.offers.values_mut() {
             task.take();
         }
     }

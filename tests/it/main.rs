@@ -10,6 +10,7 @@ mod config_load;
 mod config_reference;
 mod core;
 mod database_work;
+mod e2e;
 mod postgres_admin;
 mod postgres_conformance;
 mod postgres_faults;

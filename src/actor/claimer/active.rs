@@ -455,6 +455,10 @@ impl Active {
                     slot.feed.on_refused(settled.seq, REFUSED, now);
                 } else {
                     slot.feed.on_settled(settled.seq, settled.done, now);
+                    if slot.feed.take_again(settled.seq) {
+                        slot.fetches
+                            .push_back((vec![settled.seq], Origin::Command));
+                    }
                 }
             }
         }

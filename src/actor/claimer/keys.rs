@@ -39,6 +39,16 @@ impl fmt::Display for OrderKey {
     }
 }
 
+/// Failures in a row that charged nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Strikes {
+    /// How many.
+    pub count: u32,
+    /// What the sink had taken of others when the last one happened: more by the next one means that others
+    /// succeed.
+    pub successes: u64,
+}
+
 /// One key's place between the cursor, the table and its sequencer.
 #[derive(Debug, Clone)]
 pub struct KeyState {
@@ -49,7 +59,7 @@ pub struct KeyState {
     /// How rows reach the sequencer.
     pub flow: Flow,
     /// Failures in a row that charged nothing, for the head.
-    pub strikes: u32,
+    pub strikes: Strikes,
     /// The head may have been stored by an earlier hand-over whose answer was lost.
     pub repeat: Option<i64>,
     /// A row below a read under way that this read does not bring.
@@ -101,7 +111,7 @@ impl KeyState {
             held: 0,
             held_max: i64::MIN,
             flow: Flow::Forward,
-            strikes: 0,
+            strikes: Strikes::default(),
             repeat: None,
             late: None,
             idle_since: now,

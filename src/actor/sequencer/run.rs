@@ -129,7 +129,7 @@ mod tests {
                 retry: Policy::default(),
             }),
             attempts: 0,
-            strikes: 0,
+            strikes: crate::actor::claimer::keys::Strikes::default(),
             may_be_repeat: false,
             reentered: false,
         }

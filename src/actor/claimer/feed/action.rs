@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::actor::claimer::keys::OrderKey;
+use crate::actor::claimer::keys::{OrderKey, Strikes};
 use crate::event::Event;
 use crate::route::Route;
 
@@ -17,7 +17,7 @@ pub struct Work {
     /// Charged failures.
     pub attempts: u32,
     /// Uncharged failures in a row.
-    pub strikes: u32,
+    pub strikes: Strikes,
     /// An earlier hand-over may have stored it.
     pub may_be_repeat: bool,
     /// It re-entered its key by an operator's word: no inversion.
@@ -91,7 +91,7 @@ pub struct Park {
     /// The head's outcome is on its way to the database; it counts as held until then.
     pub settling: bool,
     /// Uncharged failures of the head.
-    pub strikes: u32,
+    pub strikes: Strikes,
     /// The head may have been stored.
     pub repeat: bool,
     /// Events behind the head that come back unsent (the head too unless it is settling).

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::action::Park;
 use super::{Feed, MAX_HIGH};
-use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Wait};
+use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Strikes, Wait};
 use crate::actor::claimer::parked::Parked;
 
 /// Pause of an event that came back although its key was not parked, milliseconds.
@@ -30,11 +30,16 @@ impl Feed {
         if let Some(state) = self.keys.get_mut(&key) {
             state.settled(now);
             if done {
-                state.strikes = 0;
+                state.strikes = Strikes::default();
                 state.repeat = None;
             }
         }
         self.wake_if_drained(&OrderKey::Named(key));
+    }
+
+    /// Was the row put back by an operator before its outcome was known here? Then it has to be read by number.
+    pub fn take_again(&mut self, seq: i64) -> bool {
+        self.again.remove(&seq)
     }
 
     /// Events came back unsent.
@@ -113,7 +118,7 @@ impl Feed {
                 head: seq,
                 pause,
                 settling: false,
-                strikes: 0,
+                strikes: Strikes::default(),
                 repeat: true,
                 returned: Vec::new(),
             },
@@ -246,7 +251,7 @@ impl Feed {
                 head: seq,
                 pause,
                 settling: false,
-                strikes: 0,
+                strikes: Strikes::default(),
                 repeat: true,
                 returned: Vec::new(),
             },

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::action::{Action, Actions, CatchUpPlan};
 use super::{BATCH, Feed, due_at};
-use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Wait};
+use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Strikes, Wait};
 use crate::source::Row;
 
 /// Most keys of one catch-up read.
@@ -256,7 +256,7 @@ impl Feed {
         };
         if caught_up && late.is_none() {
             state.flow = Flow::Forward;
-            state.strikes = 0;
+            state.strikes = Strikes::default();
             self.bare.retain(|bare| bare != key);
             return;
         }
@@ -273,7 +273,10 @@ impl Feed {
         now: u64,
         out: &mut Actions,
     ) {
-        let strikes = self.alone.get(&seq).map_or(0, |state| state.strikes);
+        let strikes = self
+            .alone
+            .get(&seq)
+            .map_or(Strikes::default(), |state| state.strikes);
         let repeat = self.alone.get(&seq).and_then(|state| state.repeat);
         self.alone.remove(&seq);
         let Some(row) = row else { return };

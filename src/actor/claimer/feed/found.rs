@@ -113,6 +113,9 @@ impl Feed {
             let seq = row.seq;
             if origin == Origin::Command {
                 self.recent.remove(seq);
+                if self.outstanding.contains_key(&seq) {
+                    self.again.insert(seq);
+                }
             }
             self.cursor.gaps_mut().fill(seq);
             let Some(route) = self.wanted(&row) else {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::action::{Actions, Work};
 use super::{Feed, MAX_HIGH, due_at};
-use crate::actor::claimer::keys::{KeyState, Wait};
+use crate::actor::claimer::keys::{KeyState, Strikes, Wait};
 use crate::route::Route;
 use crate::source::Row;
 
@@ -90,7 +90,7 @@ impl Feed {
             event: Arc::new(event),
             route,
             attempts,
-            strikes: 0,
+            strikes: Strikes::default(),
             may_be_repeat,
             reentered,
         })

@@ -1,0 +1,13 @@
+//! End to end: committed events of a real database reach a real destination, whatever happens on the way.
+
+mod bench;
+mod broker;
+mod database;
+mod gaps;
+mod keys;
+mod load;
+mod poison;
+mod process;
+mod quiet;
+mod supervision;
+mod writers;
