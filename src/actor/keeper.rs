@@ -12,11 +12,11 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::claimer;
-use super::handle::{Handle, Task};
+use super::handle::{Handle, Task, guarded};
 use super::restart::Role;
 use super::tree::{Place, Tree};
 use crate::route::Routes;
-use crate::source::{Heartbeat, Retention, Source};
+use crate::source::{Heartbeat, Retention, Source, SourceError};
 use crate::status::Board;
 use crate::telemetry::Telemetry;
 
@@ -219,7 +219,11 @@ impl State {
     fn spawn(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         let myself = self.myself.clone();
         self.working = Some(Task::spawn(async move {
-            work.await;
+            // A source that panics ends this piece of work, not all that come after it.
+            let work = async { Ok::<(), SourceError>(work.await) };
+            if let Err(error) = guarded(work).await {
+                warn!(%error, "housekeeping failed");
+            }
             let _ = myself.cast(Message::Done);
         }));
     }

@@ -90,6 +90,7 @@ async fn claimer_and_settler_that_die_together_leave_one_claimer() {
         let members = bench.relay.members();
         let claimers = members.iter().filter(|m| m.role == Role::Claimer);
         assert!(claimers.count() <= 1);
+        // Time itself is what this is about.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -113,6 +114,7 @@ async fn a_renewal_that_answers_after_the_deadline_loses_nothing() {
         n += 1;
         bench.insert("k", n..=n);
         bench.source.insert(&[super::bench::keyless(n)]).unwrap();
+        // Time itself is what this is about.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let all = 2 * n as usize - 1;
@@ -137,6 +139,7 @@ async fn a_mark_that_cannot_be_set_is_not_tried_all_the_time() {
     let (before, began) = (bench.faults.count(Op::SetWakeMark), Instant::now());
     while began.elapsed() < Duration::from_millis(500) {
         bench.insert("k", 2..=2);
+        // Time itself is what this is about.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let calls = bench.faults.count(Op::SetWakeMark) - before;
@@ -209,6 +212,7 @@ async fn a_key_whose_sequencer_dies_while_settling_is_slow_goes_on_once() {
         bench.source.insert(&[super::bench::keyless(n)]).unwrap();
         tokio::task::yield_now().await;
     }
+    // Time itself is what this is about.
     tokio::time::sleep(Duration::from_millis(700)).await;
     bench.sink.come_up();
     let received = bench.received(20).await;

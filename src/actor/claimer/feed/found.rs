@@ -50,7 +50,10 @@ impl Feed {
                 continue;
             };
             match self.keys.get(key).map(|state| state.flow.clone()) {
-                Some(Flow::Behind { wait, .. }) if matches!(wait, Wait::Reading(_)) => {
+                Some(Flow::Behind {
+                    wait: Wait::Reading(_),
+                    ..
+                }) => {
                     // The read under way may have missed it, or have begun above it.
                     if let Some(state) = self.keys.get_mut(key) {
                         state.lower_from(*seq);
@@ -210,7 +213,13 @@ impl Feed {
                     self.set_behind(&key, seq.min(from), wait, wait);
                 }
             }
-            Some(Flow::Behind { from, wait, .. }) => self.set_behind(&key, from, wait, wait),
+            Some(Flow::Behind { from, wait, .. }) => {
+                // A read under way may have begun before the row came back, and go past it.
+                if let Some(state) = self.keys.get_mut(&key) {
+                    state.lower_from(seq);
+                }
+                self.set_behind(&key, from, wait, wait);
+            }
         }
     }
 
