@@ -113,6 +113,7 @@ impl Active {
                     .collect();
                 self.obey(commands, now);
                 let slot = &mut self.slots[index];
+                slot.feed.on_rescheduled(&sweep.heads, now);
                 let mut missed = slot.feed.unexplained(&sweep.heads);
                 missed.retain(|seq| {
                     let waiting = slot.fetches.iter().any(|(seqs, _)| seqs.contains(seq));

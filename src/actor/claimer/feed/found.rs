@@ -8,7 +8,31 @@ use crate::actor::claimer::keys::{Flow, OrderKey, Wait};
 use crate::route::Route;
 use crate::source::{Head, Row};
 
+/// Pauses that only memory knows are shorter than this, milliseconds.
+const ONLY_IN_MEMORY: u64 = 30_000;
+
 impl Feed {
+    /// Heads of a sweep that may go now though their keys wait for a much later time: somebody has changed the
+    /// row. Their keys are read again.
+    pub fn on_rescheduled(&mut self, heads: &[Head], now: u64) {
+        for head in heads.iter().filter(|head| head.due) {
+            let key = OrderKey::of(head.ordering_key.as_ref(), head.seq);
+            let Some(state) = self.state_mut(&key) else {
+                continue;
+            };
+            let Flow::Behind { wait, .. } = &mut state.flow else {
+                continue;
+            };
+            let far = matches!(wait, Wait::Until(until) if *until > now + ONLY_IN_MEMORY);
+            if !far {
+                continue;
+            }
+            let before = std::mem::replace(wait, Wait::Drain);
+            self.rewait(&key, Some(before), Wait::Drain);
+            self.wake_if_drained(&key);
+        }
+    }
+
     /// Rows turned up in gaps, as (seq, key). From now on nothing of their keys passes them: a key that has
     /// fallen behind reads them with its own run, any other waits until they are read by number. Gives the
     /// seqs to read so; they count as being read.
