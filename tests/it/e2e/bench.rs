@@ -53,8 +53,6 @@ pub struct Written {
 /// A message of the stream.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Position in the stream.
-    pub sequence: u64,
     pub id: Uuid,
     pub seq: i64,
     pub key: String,
@@ -244,10 +242,10 @@ impl Sent {
         self.ids.lock().unwrap().len()
     }
 
-    /// When the first publish after `from` came.
-    pub fn first_after(&self, from: Instant) -> Option<Instant> {
+    /// When this message id was sent first.
+    pub fn at(&self, id: &str) -> Option<Instant> {
         let ids = self.ids.lock().unwrap();
-        ids.iter().map(|(_, at)| *at).find(|at| *at > from)
+        ids.iter().find(|(sent, _)| sent == id).map(|(_, at)| *at)
     }
 
     /// Publishes beyond the first of each id.
@@ -344,7 +342,6 @@ fn seen(stored: &Stored) -> Seen {
     let (source, id) = header("Nats-Msg-Id").split_once(':').unwrap();
     assert_eq!(source, "orders");
     Seen {
-        sequence: stored.sequence,
         id: id.parse().unwrap(),
         seq: header("Outbox-Seq").parse().unwrap(),
         key: stored.header("Outbox-Key").unwrap_or_default().to_owned(),

@@ -143,10 +143,9 @@ async fn the_same_from_sqlite_to_a_file() {
 
 fn lines_of(path: &Path) -> Vec<Seen> {
     let text = std::fs::read_to_string(path).unwrap();
-    let line = |(place, line): (usize, &str)| {
+    let line = |line: &str| {
         let value: serde_json::Value = serde_json::from_str(line).unwrap();
         Seen {
-            sequence: place as u64 + 1,
             id: value["id"].as_str().unwrap().parse().unwrap(),
             seq: value["seq"].as_i64().unwrap(),
             key: value["ordering_key"].as_str().unwrap().to_owned(),
@@ -154,5 +153,5 @@ fn lines_of(path: &Path) -> Vec<Seen> {
             payload: bytes::Bytes::from(value["payload"].as_str().unwrap().to_owned()),
         }
     };
-    text.lines().enumerate().map(line).collect()
+    text.lines().map(line).collect()
 }
