@@ -202,6 +202,7 @@ where
         if let Err(seen) = check().await {
             panic!("{seen}");
         }
+        // The pace of the sampling: the condition has to hold all the time.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

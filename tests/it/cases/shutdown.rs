@@ -30,7 +30,10 @@ fn reported(output: &str, name: &str) -> u64 {
     let label = format!("{name}=");
     let found = output.lines().rev().find_map(|line| {
         let rest = line.split_once(&label)?.1;
-        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        rest.split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
     });
     found.unwrap_or_else(|| panic!("no {name} in {output}"))
 }
@@ -115,7 +118,11 @@ async fn c74_a_publisher_that_dies_loses_nothing_that_was_queued() {
     publisher.cell.kill();
     let killed = Instant::now();
     place.emptied().await;
-    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+    assert!(
+        killed.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        killed.elapsed()
+    );
     assert_eq!(place.nats.stored("EVT").await.len(), 50);
     // At most what was under way went out twice.
     assert!(place.heard.count() <= 55, "{}", place.heard.count());

@@ -218,6 +218,7 @@ async fn c38_no_transaction_is_open_while_the_broker_is_slow() {
     let sampling = async {
         loop {
             assert_eq!(number_on(&mut sampler, idle).await, 0);
+            // The pace of the sampling.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -266,6 +267,7 @@ async fn c40_nothing_deadlocks_or_piles_up_under_load_with_purge() {
     let sampling = async {
         while Instant::now() < end {
             assert_eq!(number_on(&mut sampler, blocked).await, 0);
+            // The pace of the sampling.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -307,6 +309,7 @@ async fn keep(place: &Place, end: Instant) {
         if !discarded.is_empty() {
             source.requeue(&all, &by).await.unwrap();
         }
+        // The pace of an operator.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -323,6 +326,7 @@ async fn write(place: &Place, end: Instant) {
              from generate_series(1, 5) as n",
         )
         .await;
+        // The pace of the writer.
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
 }
@@ -454,6 +458,7 @@ async fn c44_a_publish_that_hangs_stops_nobody_else() {
         })
         .await;
         slowest = slowest.max(written.elapsed());
+        // The pace of the writer.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");
