@@ -152,6 +152,8 @@ pub enum Message {
     Parked(u64, usize, Park),
     /// Events came back unsent.
     Returned(u64, usize, Vec<i64>),
+    /// The answer for an event is lost, after its sequencer was told to send nothing more.
+    Unanswered(u64, usize, i64),
     /// Everything that the settler had is written.
     Flushed(u64),
     /// Stop: finish what is out by this moment, give the rest back.
@@ -311,6 +313,7 @@ impl ClaimerActor {
             Message::Settled(epoch, list) => state.settled(epoch, &list),
             Message::Parked(epoch, feed, park) => state.parked(epoch, feed, park),
             Message::Returned(epoch, feed, seqs) => state.returned(epoch, feed, &seqs),
+            Message::Unanswered(epoch, feed, seq) => state.unanswered(epoch, feed, seq),
             Message::Flushed(tag) => state.flushed(tag),
             Message::Drain(until) => state.drain(until),
             Message::DrainOver => state.drain_over(),
@@ -420,6 +423,16 @@ impl State {
                 self.check_drained();
             }
             _ => {}
+        }
+    }
+
+    fn unanswered(&mut self, epoch: u64, feed: usize, seq: i64) {
+        // An owner learns the same when the event comes back.
+        if epoch == self.epoch
+            && let Phase::Draining(draining) = &mut self.phase
+        {
+            draining.unanswered(feed, seq);
+            self.check_drained();
         }
     }
 

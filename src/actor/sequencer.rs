@@ -260,7 +260,12 @@ impl State {
             others_succeed,
             jitter: jitter(work.event.id, work.attempts),
         };
-        match decide(reply, &context) {
+        let decision = decide(reply, &context);
+        if self.run.is_halted() && decision.leaves_unknown() {
+            let FeedContext { epoch, feed, .. } = *self.context;
+            self.tell(claimer::Message::Unanswered(epoch, feed, seq));
+        }
+        match decision {
             Decision::Published(receipt) => self.published(&work, receipt),
             Decision::Offer { repeat } => {
                 work.may_be_repeat |= repeat;

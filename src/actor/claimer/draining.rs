@@ -67,6 +67,13 @@ impl Draining {
         }
     }
 
+    /// An event was sent, and its answer is lost.
+    pub fn unanswered(&mut self, feed: usize, seq: i64) {
+        if self.out.remove(&(feed, seq)) {
+            self.report.unknown += 1;
+        }
+    }
+
     /// Nothing may be sent any more.
     pub fn revoke(&self) {
         if let Some(active) = &self.active {
@@ -128,7 +135,7 @@ impl State {
             && (draining.active.is_some() || !draining.flushing)
         {
             draining.flushing = true;
-            draining.report.unknown = draining.out.len() as u64;
+            draining.report.unknown += draining.out.len() as u64;
             let database = &self.arguments.database;
             warn!(
                 %database,

@@ -75,6 +75,18 @@ pub enum Decision {
     },
 }
 
+impl Decision {
+    /// The hand-over that led here may have been taken, and its answer is lost.
+    pub fn leaves_unknown(&self) -> bool {
+        match self {
+            Self::Offer { repeat } | Self::Wait { repeat, .. } | Self::Retry { repeat, .. } => {
+                *repeat
+            }
+            Self::Published(_) | Self::Discard { .. } => false,
+        }
+    }
+}
+
 /// What is known beside the answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
