@@ -1,4 +1,32 @@
 //! The door: start a relay inside a program or a larger ractor system, watch it, stop it.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use outboxd::relay::{self, DatabaseOptions, Options, SinkOptions};
+//! # use outboxd::retry::Policy;
+//! # use outboxd::route::{Route, Routes};
+//! # async fn embedded() -> Result<(), Box<dyn std::error::Error>> {
+//! let source = Arc::new(outboxd::source::memory::Memory::new("orders", 16));
+//! let sink = Arc::new(outboxd::sink::memory::Memory::new());
+//! let everything = Route {
+//!     name: "all".into(),
+//!     kinds: vec!["*".into()],
+//!     sinks: Arc::from([Arc::from("events")]),
+//!     retry: Policy::default(),
+//! };
+//! let relay = relay::start(Options::new(
+//!     vec![DatabaseOptions::new(source)],
+//!     vec![SinkOptions::new("events", sink)],
+//!     Routes::new(vec![everything]),
+//! ))
+//! .await?;
+//! relay.drained().await;
+//! let report = relay.shutdown().await?;
+//! assert_eq!(report.unknown, 0);
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Runtime::new().unwrap().block_on(embedded()).unwrap();
+//! ```
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -209,6 +209,8 @@ pub struct Head {
     pub ordering_key: Option<Arc<str>>,
     /// Kind.
     pub kind: String,
+    /// It may go now, as far as the table knows. A hint: whoever acts on it reads the row.
+    pub due: bool,
 }
 
 /// A row that falls due later.

@@ -1,10 +1,14 @@
 //! Typed handles that survive restarts, and tasks that end with their owner.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use futures_util::FutureExt;
 use ractor::{ActorRef, Message};
 use tokio::task::JoinHandle;
+
+use crate::source::{SourceError, SourceErrorKind};
 
 /// Where the present incarnation of an actor is found. The parent sets it, everybody else only sends.
 #[derive(Debug)]
@@ -44,6 +48,28 @@ impl<M: Message> Handle<M> {
             None => false,
         }
     }
+}
+
+/// A call to a source whose panic is an error like any other: whoever waits for the answer gets one.
+pub(super) async fn guarded<T>(
+    call: impl Future<Output = Result<T, SourceError>>,
+) -> Result<T, SourceError> {
+    match AssertUnwindSafe(call).catch_unwind().await {
+        Ok(result) => result,
+        Err(panic) => Err(SourceError::new(
+            SourceErrorKind::Unavailable,
+            format!("the source panicked: {}", panic_text(&*panic)),
+        )),
+    }
+}
+
+/// The text of a panic, if it has one.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
 }
 
 /// A spawned task that is aborted when its owner goes.

@@ -12,11 +12,11 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::claimer;
-use super::handle::{Handle, Task};
+use super::handle::{Handle, Task, guarded};
 use super::restart::Role;
 use super::tree::{Place, Tree};
 use crate::route::Routes;
-use crate::source::{Heartbeat, Retention, Source};
+use crate::source::{Heartbeat, Retention, Source, SourceError};
 use crate::status::Board;
 use crate::telemetry::Telemetry;
 
@@ -93,6 +93,7 @@ pub struct State {
     sample_at: Instant,
     purge_at: Instant,
     sweep_at: Instant,
+    shared_due: bool,
     _place: Place,
 }
 
@@ -121,6 +122,7 @@ impl KeeperActor {
             sample_at: now,
             purge_at: now,
             sweep_at: now + arguments.sweep_every,
+            shared_due: false,
             myself,
             arguments,
         };
@@ -183,9 +185,7 @@ impl State {
         if self.mode == Mode::Active && now >= self.sweep_at {
             self.sweep_at = now + self.arguments.sweep_every;
             self.arguments.claimer.send(claimer::Message::Sweep);
-            if self.working.is_none() {
-                self.remove_shared();
-            }
+            self.shared_due = true;
         }
         if self.working.is_none() {
             self.work(now);
@@ -209,13 +209,21 @@ impl State {
         } else if self.mode == Mode::Active && now >= self.purge_at {
             self.purge_at = now + PURGE;
             self.purge();
+        } else if self.mode == Mode::Active && self.shared_due {
+            // Last, so that frequent sweeps leave time for everything else.
+            self.shared_due = false;
+            self.remove_shared();
         }
     }
 
     fn spawn(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         let myself = self.myself.clone();
         self.working = Some(Task::spawn(async move {
-            work.await;
+            // A source that panics ends this piece of work, not all that come after it.
+            let work = async { Ok::<(), SourceError>(work.await) };
+            if let Err(error) = guarded(work).await {
+                warn!(%error, "housekeeping failed");
+            }
             let _ = myself.cast(Message::Done);
         }));
     }

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, info, warn};
 
 use self::gate::{Gate, Sign, Turn};
-use super::handle::{Handle, Task};
+use super::handle::{Handle, Task, panic_text};
 use super::permits::{Permit, Permits};
 use super::restart::Role;
 use super::sequencer;
@@ -468,13 +468,4 @@ fn sign_of(kind: &PublishErrorKind) -> Sign {
         PublishErrorKind::Unknown => Sign::Silence,
         PublishErrorKind::Retryable | PublishErrorKind::Rejected { .. } => Sign::Alive,
     }
-}
-
-/// The text of a panic, if it has one.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
 }

@@ -201,6 +201,7 @@ impl State {
         let permits = Arc::clone(&self.context.publisher.permits);
         let answer = Answer::new(self.myself.clone(), seq);
         let context = Arc::clone(&self.context);
+        let fresh = work.attempts == 0 && work.strikes.count == 0;
         let key = if self.key.is_some() {
             self.hash
         } else {
@@ -239,7 +240,7 @@ impl State {
                 if let Some(pause) = pause {
                     tokio::time::sleep(pause).await;
                 }
-                send(permits.acquire(weight).await);
+                send(permits.acquire(weight, fresh).await);
             })),
         };
         self.offers.insert(seq, task);

@@ -11,7 +11,7 @@ use ractor::{ActorProcessingErr, ActorRef};
 use tracing::{error, info, warn};
 
 use self::batch::{Item, Queue};
-use super::handle::Task;
+use super::handle::{Task, guarded};
 use super::restart::Role;
 use super::tree::{Place, Tree};
 use super::{claimer, sequencer};
@@ -176,7 +176,7 @@ impl State {
                 .into_iter()
                 .map(|item| (item.outcome, item.tell))
                 .unzip();
-            let result = source.settle(&outcomes, durable).await;
+            let result = guarded(source.settle(&outcomes, durable)).await;
             let batch = outcomes
                 .into_iter()
                 .zip(tells)

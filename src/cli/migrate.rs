@@ -7,14 +7,15 @@ use serde_json::json;
 use super::failure::{Code, Failure, about, in_words};
 use super::output::{Output, say};
 use super::{Global, target};
-use crate::source::admin::{Migrated, PendingMigration};
+use crate::source::admin::{Migrated, PendingMigration, Roles};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   outboxd migrate                          every configured database
   outboxd migrate --database orders        only this one
-  outboxd migrate --dry-run > review.sql   what would run, for somebody else to read or run")]
+  outboxd migrate --dry-run > review.sql   what would run, for somebody else to read or run
+  outboxd migrate --print-grants           the rights that the roles need; the roles must exist")]
 pub(super) struct MigrateArgs {
     /// Only this database (a name from the configuration).
     #[arg(long, value_name = "NAME")]
@@ -22,6 +23,18 @@ pub(super) struct MigrateArgs {
     /// Change nothing: print the SQL that would run.
     #[arg(long)]
     dry_run: bool,
+    /// Change nothing: print the SQL that grants the rights which the roles below need, and no more.
+    #[arg(long, conflicts_with = "dry_run")]
+    print_grants: bool,
+    /// With --print-grants: the role that runs the relay.
+    #[arg(long, value_name = "ROLE", default_value = "outboxd_relay")]
+    relay_role: String,
+    /// With --print-grants: the role of applications that insert events.
+    #[arg(long, value_name = "ROLE", default_value = "outboxd_writer")]
+    writer_role: String,
+    /// With --print-grants: the role of operators who requeue or drop discarded events.
+    #[arg(long, value_name = "ROLE", default_value = "outboxd_operator")]
+    operator_role: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -34,6 +47,18 @@ struct Done {
 pub(super) async fn run(global: &Global, args: &MigrateArgs, out: &Output) -> Result<(), Failure> {
     let loaded = global.load_for_command()?;
     let targets = target::all(&loaded.config, args.database.as_deref())?;
+    if args.print_grants {
+        let roles = Roles {
+            relay: args.relay_role.clone(),
+            writer: args.writer_role.clone(),
+            operator: args.operator_role.clone(),
+        };
+        let all: Vec<_> = targets
+            .iter()
+            .map(|target| (target.name.as_str(), target.admin.grants(&roles)))
+            .collect();
+        return print_grants(out, &all);
+    }
     let mut worst = None;
     let mut fail = |name: &str, error: crate::source::SourceError| {
         let words = about("database", name, &in_words(&error));
@@ -69,6 +94,21 @@ pub(super) async fn run(global: &Global, args: &MigrateArgs, out: &Output) -> Re
         out.write(&done, |done| done.iter().map(in_a_line).collect())?;
     }
     worst.map_or(Ok(()), |code| Err(Failure::said(code)))
+}
+
+fn print_grants(out: &Output, all: &[(&str, Option<String>)]) -> Result<(), Failure> {
+    let document: Vec<_> = all
+        .iter()
+        .map(|(database, sql)| json!({ "database": database, "sql": sql }))
+        .collect();
+    out.write(&document, |_| {
+        all.iter()
+            .map(|(database, sql)| match sql {
+                Some(sql) => format!("-- {database}\n{}\n", sql.trim_end()),
+                None => format!("-- {database}: this database knows no roles\n"),
+            })
+            .collect()
+    })
 }
 
 fn in_a_line(done: &Done) -> String {

@@ -18,6 +18,13 @@ pub trait Admin: Send + Sync + 'static {
     /// beyond reading.
     async fn pending_sql(&self) -> Result<Vec<PendingMigration>, SourceError>;
 
+    /// The SQL that gives these roles the rights they need and no more; `None` where the database knows no
+    /// roles. Touches nothing.
+    fn grants(&self, roles: &Roles) -> Option<String> {
+        let _ = roles;
+        None
+    }
+
     /// Inserts events in one transaction, in order; returns their ids.
     async fn publish(&self, events: &[NewEvent]) -> Result<Vec<Uuid>, SourceError>;
 
@@ -44,6 +51,17 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Distinct kinds among the pending events (a bounded sample), for `check`.
     async fn pending_kinds(&self, limit: u32) -> Result<Vec<String>, SourceError>;
+}
+
+/// The roles to grant rights to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roles {
+    /// Runs the relay: reads, settles, owns nothing.
+    pub relay: String,
+    /// Inserts events through the publish functions.
+    pub writer: String,
+    /// Requeues and drops discarded events.
+    pub operator: String,
 }
 
 /// What a migration did.

@@ -18,7 +18,8 @@ use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::admin::{
-    Admin, Discarded, DiscardedFilter, Migrated, NewEvent, Operator, PendingMigration, Status,
+    Admin, Discarded, DiscardedFilter, Migrated, NewEvent, Operator, PendingMigration, Roles,
+    Status,
 };
 use super::{
     Backlog, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, PublishedKeep,
@@ -316,6 +317,17 @@ impl Admin for Postgres {
 
     async fn pending_sql(&self) -> Result<Vec<PendingMigration>, SourceError> {
         self.pending_migrations().await
+    }
+
+    fn grants(&self, roles: &Roles) -> Option<String> {
+        Some(
+            [
+                self.relay_grants(&roles.relay),
+                self.writer_grants(&roles.writer),
+                self.operator_grants(&roles.operator),
+            ]
+            .join("\n"),
+        )
     }
 
     async fn publish(&self, events: &[NewEvent]) -> Result<Vec<Uuid>, SourceError> {

@@ -118,6 +118,13 @@ fn life_without_a_relay(place: &Workplace) {
         "{plan:?}"
     );
     place.outboxd(&["check"]).code(3);
+    let grants = place
+        .outboxd(&["migrate", "--print-grants", "--relay-role", "Relay 1"])
+        .code(0);
+    assert!(
+        grants.stdout.contains("to \"Relay 1\"") || grants.stdout.contains("knows no roles"),
+        "{grants:?}"
+    );
 
     let done = place
         .outboxd(&["migrate", "--output", "json"])

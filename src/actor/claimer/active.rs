@@ -9,13 +9,13 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::feed::action::{Action, Origin, Park};
-use super::feed::{BATCH, Feed, Limits};
+use super::feed::{Feed, Limits};
 use super::hands::Hands;
 use super::opening::Start;
 use super::pulse::{Mark, Pulse};
 use super::walking::{COMMANDS, Walk};
 use super::{Arguments, Message};
-use crate::actor::handle::Task;
+use crate::actor::handle::{Task, guarded};
 use crate::actor::sequencer::FeedContext;
 use crate::actor::settler::Settled;
 use crate::lease::Ownership;
@@ -33,6 +33,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Pause of an event whose outcome the database refuses, milliseconds.
 const REFUSED: u64 = 5_000;
+/// Pause of a key whose sequencer died, milliseconds.
+const ORPHANED: u64 = 500;
 /// A key that is due within this long keeps the database from falling quiet, milliseconds.
 const SOON: u64 = 60_000;
 
@@ -301,7 +303,7 @@ impl Active {
         let (source, myself) = (Arc::clone(&self.env.source), self.myself.clone());
         let epoch = self.epoch;
         self.tasks.spawn(async move {
-            let set = source.set_wake_mark(span).await.is_ok();
+            let set = guarded(source.set_wake_mark(span)).await.is_ok();
             let _ = myself.cast(Message::Marked(epoch, set));
         });
     }
@@ -392,6 +394,10 @@ impl Active {
                 slot.hands.retire(Some(&key));
             }
             let (in_flight, parked) = (slot.feed.in_flight(), slot.feed.parked().count());
+            if in_flight == 0 {
+                // The one for events without a key: it has none either.
+                slot.hands.retire(None);
+            }
             self.env
                 .board
                 .feed(&self.env.database, slot.feed.sink(), |shown| {
@@ -455,6 +461,9 @@ impl Active {
                     slot.feed.on_refused(settled.seq, REFUSED, now);
                 } else {
                     slot.feed.on_settled(settled.seq, settled.done, now);
+                    if slot.feed.take_again(settled.seq) {
+                        slot.fetches.push_back((vec![settled.seq], Origin::Command));
+                    }
                 }
             }
         }
@@ -481,7 +490,7 @@ impl Active {
     /// A sequencer died, and everything it reported is settled.
     pub fn orphaned(&mut self, feed: usize, key: Option<&Arc<str>>, now: u64) {
         if let Some(slot) = self.slots.get_mut(feed) {
-            slot.feed.on_orphaned(key, BATCH as u64, now);
+            slot.feed.on_orphaned(key, ORPHANED, now);
         }
     }
 }

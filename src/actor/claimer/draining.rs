@@ -11,6 +11,7 @@ use crate::actor::database;
 use crate::actor::handle::Task;
 use crate::actor::keeper;
 use crate::actor::settler::Settled;
+use crate::lease::Lease;
 use crate::status::DatabaseState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub struct Draining {
     out: HashSet<(usize, i64)>,
     report: Drained,
     flushing: bool,
+    /// An attempt to open is under way: what it takes has to be given back.
+    opening: bool,
 }
 
 impl Draining {
@@ -50,7 +53,7 @@ impl Draining {
     pub fn settled(&mut self, list: &[Settled]) {
         for settled in list {
             if self.out.remove(&(settled.feed, settled.seq)) {
-                self.report.acked += u64::from(settled.applied);
+                self.report.acked += u64::from(settled.applied && settled.done);
             }
         }
     }
@@ -80,14 +83,16 @@ impl State {
         }
         self.show(DatabaseState::Draining, None);
         self.tell_keeper(keeper::Mode::Quiet);
-        self.tasks.clear();
         self.listener = None;
+        let opening =
+            matches!(self.phase, Phase::Opening | Phase::Standby) && !self.tasks.is_empty();
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
         let mut draining = Draining {
             active: None,
             out: HashSet::new(),
             report: Drained::default(),
             flushing: false,
+            opening,
         };
         if let Phase::Active(mut active) = phase {
             active.tasks.abort_all();
@@ -109,6 +114,7 @@ impl State {
         if let Phase::Draining(draining) = &mut self.phase
             && draining.out.is_empty()
             && !draining.flushing
+            && !draining.opening
         {
             draining.flushing = true;
             self.flush(Tag::Drained);
@@ -117,8 +123,9 @@ impl State {
 
     /// The grace is over: what is still out stays unknown.
     pub(super) fn drain_over(&mut self) {
+        // Also when a flush is under way: a settler or a database that is gone does not answer it.
         if let Phase::Draining(draining) = &mut self.phase
-            && !draining.flushing
+            && (draining.active.is_some() || !draining.flushing)
         {
             draining.flushing = true;
             draining.report.unknown = draining.out.len() as u64;
@@ -142,7 +149,24 @@ impl State {
             return;
         };
         active.end();
-        let leases = active.ownership().leases();
+        self.give_back(active.ownership().leases());
+    }
+
+    /// An attempt to open ended during the drain: nothing is kept of it.
+    pub(super) fn opened_draining(&mut self, leases: Vec<Lease>) {
+        if let Phase::Draining(draining) = &mut self.phase
+            && std::mem::take(&mut draining.opening)
+        {
+            if leases.is_empty() {
+                self.check_drained();
+            } else {
+                draining.flushing = true;
+                self.give_back(leases);
+            }
+        }
+    }
+
+    fn give_back(&mut self, leases: Vec<Lease>) {
         let source = Arc::clone(&self.arguments.source);
         let myself = self.myself.clone();
         let database = Arc::clone(&self.arguments.database);

@@ -64,6 +64,8 @@ pub struct Feed {
     recent: Recent,
     bare: VecDeque<Arc<str>>,
     fetching: HashSet<i64>,
+    /// Rows that an operator put back while their outcome was still on its way here: read again after it.
+    again: HashSet<i64>,
     high: HashMap<u64, i64>,
     /// Rows up to here may have been handed over by an earlier incarnation.
     repeat_below: i64,
@@ -86,6 +88,7 @@ impl Feed {
             recent: Recent::default(),
             bare: VecDeque::new(),
             fetching: HashSet::new(),
+            again: HashSet::new(),
             high: HashMap::new(),
             repeat_below,
             unrouted: 0,

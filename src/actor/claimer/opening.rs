@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::active::Active;
 use super::{Arguments, Message, Phase, State, Tag};
-use crate::actor::handle::Task;
+use crate::actor::handle::{Task, guarded};
 use crate::actor::keeper;
 use crate::lease::{Deadline, Lease, Ownership};
 use crate::retry::{back_off, jitter};
@@ -77,14 +77,22 @@ impl State {
         let myself = self.myself.clone();
         self.tasks.clear();
         self.tasks.push(Task::spawn(async move {
-            let result = start(&*source, instance, ttl).await;
+            let result = guarded(start(&*source, instance, ttl)).await;
             let _ = myself.cast(Message::Opened(epoch, result));
         }));
     }
 
     /// Opening ended: owner, standby, or later.
     pub(super) fn opened(&mut self, epoch: u64, result: Result<Option<Box<Start>>, SourceError>) {
-        if epoch != self.epoch || !matches!(self.phase, Phase::Opening | Phase::Standby) {
+        if epoch != self.epoch {
+            return;
+        }
+        self.tasks.clear();
+        if matches!(self.phase, Phase::Draining(_)) {
+            let leases = result.ok().flatten().map(|start| start.leases);
+            return self.opened_draining(leases.unwrap_or_default());
+        }
+        if !matches!(self.phase, Phase::Opening | Phase::Standby) {
             return;
         }
         match result {
@@ -180,7 +188,7 @@ impl State {
             loop {
                 tokio::time::sleep(pause).await;
                 let sent = Deadline::now();
-                let result = source.renew(&leases, ttl).await;
+                let result = guarded(source.renew(&leases, ttl)).await;
                 pause = match &result {
                     Ok(renewed) if renewed.held.len() == leases.len() => {
                         ownership.extend(sent.trusting(ttl));
@@ -277,10 +285,15 @@ impl State {
         info!(database = %self.arguments.database, "database is quiet; waiting for a wake-up");
         let source = Arc::clone(&self.arguments.source);
         self.tasks.clear();
-        // The mark first: a writer that commits after the leases are free must still wake somebody.
+        let (myself, epoch) = (self.myself.clone(), self.epoch);
+        // The mark first: a writer that commits after the leases are free must still wake somebody. Without
+        // it there is no sleep.
         self.tasks.push(Task::spawn(async move {
-            let _ = source.set_wake_mark(2 * QUIET_LOOK).await;
-            let _ = source.release(&leases).await;
+            if guarded(source.set_wake_mark(2 * QUIET_LOOK)).await.is_err() {
+                let _ = myself.cast(Message::Open(epoch));
+                return;
+            }
+            let _ = guarded(source.release(&leases)).await;
         }));
         self.open_after(next_due.map_or(QUIET_LOOK, |due| due.min(QUIET_LOOK)));
     }

@@ -8,6 +8,7 @@ use tracing::warn;
 use super::active::Active;
 use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
 use super::{Look, LookedInto, Message, Seen};
+use crate::actor::handle::guarded;
 use crate::source::{Row, Source, SourceError};
 
 /// Most rows of a look into gaps.
@@ -35,7 +36,8 @@ impl Active {
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
             let limit = u32::try_from(plan.limit).unwrap_or(u32::MAX);
-            let result = match source.read(&sink, plan.after, limit, &plan.bare_keys).await {
+            let result = match guarded(source.read(&sink, plan.after, limit, &plan.bare_keys)).await
+            {
                 Ok(rows) => seen(&*source, rows, gaps).await,
                 Err(error) => Err(error),
             };
@@ -101,10 +103,10 @@ impl Active {
                 let mut rows = Vec::new();
                 if !plan.keys.is_empty() {
                     let per_key = u32::try_from(plan.per_key).unwrap_or(u32::MAX);
-                    rows = source.read_keys(&sink, &plan.keys, per_key).await?;
+                    rows = guarded(source.read_keys(&sink, &plan.keys, per_key)).await?;
                 }
                 if !plan.alone.is_empty() {
-                    rows.extend(source.read_seqs(&sink, &plan.alone).await?);
+                    rows.extend(guarded(source.read_seqs(&sink, &plan.alone)).await?);
                 }
                 seen(&*source, rows, gaps).await
             }
@@ -164,7 +166,7 @@ impl Active {
         let sink = Arc::clone(slot.feed.sink());
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
-            let result = source.read_seqs(&sink, &seqs).await;
+            let result = guarded(source.read_seqs(&sink, &seqs)).await;
             let _ = myself.cast(Message::Fetched(epoch, index, read, seqs, origin, result));
         });
     }
@@ -226,11 +228,11 @@ impl Active {
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
             // Writers first: a writer seen here may show its row only to a look that begins later.
-            let writers = source.writers().await;
+            let writers = guarded(source.writers()).await;
             let mut found = Vec::new();
             if writers.is_ok() {
                 for (feed, asked) in gaps {
-                    let pairs = source.probe(&asked, LOOK).await;
+                    let pairs = guarded(source.probe(&asked, LOOK)).await;
                     found.push(LookedInto {
                         feed,
                         asked,
@@ -314,7 +316,7 @@ async fn seen(
 ) -> Result<Seen, SourceError> {
     let mut late = Vec::new();
     while !rows.is_empty() && !gaps.is_empty() {
-        let found = source.probe(&gaps, LOOK).await?;
+        let found = guarded(source.probe(&gaps, LOOK)).await?;
         let last = found.last().map(|(seq, _)| *seq);
         let complete = found.len() < LOOK as usize;
         late.extend(found);

@@ -11,7 +11,7 @@ use tracing::{debug, error, info, warn};
 
 use super::{Message, Phase, State};
 use crate::actor::handle::Task;
-use crate::actor::publisher::panic_text;
+use crate::actor::handle::panic_text;
 use crate::source::{Listener, Source};
 
 /// Limit for opening the channel.

@@ -7,6 +7,7 @@ use super::Message;
 use super::active::Active;
 use super::feed::action::Origin;
 use super::keys::OrderKey;
+use crate::actor::handle::guarded;
 use crate::event::Timestamp;
 use crate::source::{Command, Commands, Due, SourceError, Sweep};
 
@@ -39,7 +40,7 @@ impl Active {
         let mark = self.command_mark;
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
-            let result = source.commands(Some(mark)).await;
+            let result = guarded(source.commands(Some(mark))).await;
             let _ = myself.cast(Message::Commanded(epoch, result));
         });
     }
@@ -86,9 +87,9 @@ impl Active {
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
             let result = async {
-                let sweep = source.heads(&sink, mark.as_ref(), SLICE).await?;
+                let sweep = guarded(source.heads(&sink, mark.as_ref(), SLICE)).await?;
                 // Commands after the heads: what an operator put back is then known as his.
-                let commands = source.commands(Some(commands)).await?;
+                let commands = guarded(source.commands(Some(commands))).await?;
                 Ok((sweep, commands))
             }
             .await;
@@ -112,6 +113,7 @@ impl Active {
                     .collect();
                 self.obey(commands, now);
                 let slot = &mut self.slots[index];
+                slot.feed.on_rescheduled(&sweep.heads, now);
                 let mut missed = slot.feed.unexplained(&sweep.heads);
                 missed.retain(|seq| {
                     let waiting = slot.fetches.iter().any(|(seqs, _)| seqs.contains(seq));
@@ -149,7 +151,7 @@ impl Active {
         let sink = Arc::clone(slot.feed.sink());
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
-            let result = source.due_after(&sink, walk.from, walk.limit).await;
+            let result = guarded(source.due_after(&sink, walk.from, walk.limit)).await;
             let _ = myself.cast(Message::Walked(epoch, index, result));
         });
     }

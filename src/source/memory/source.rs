@@ -109,7 +109,7 @@ impl Source for Memory {
         mark: Option<&SweepMark>,
         limit: u32,
     ) -> Result<Sweep, SourceError> {
-        let store = self.store();
+        let (now, store) = (self.now(), self.store());
         let mut heads: Vec<Head> = Vec::new();
         let mut seen = BTreeSet::new();
         for row in store.rows.values() {
@@ -123,6 +123,7 @@ impl Source for Memory {
                     seq: row.seq,
                     ordering_key: row.ordering_key.clone(),
                     kind: row.kind.clone(),
+                    due: store.due(row, sink) <= now,
                 });
             }
         }

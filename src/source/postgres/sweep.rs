@@ -74,6 +74,7 @@ impl Postgres {
                     seq,
                     ordering_key: Some(Arc::clone(&key)),
                     kind: self.column(SWEEPING, row, 2)?,
+                    due: self.column(SWEEPING, row, 3)?,
                 });
             }
             if rows.len() >= limit as usize {
@@ -106,6 +107,7 @@ impl Postgres {
                     seq,
                     ordering_key: None,
                     kind: self.column(SWEEPING, row, 1)?,
+                    due: self.column(SWEEPING, row, 3)?,
                 });
             }
             if rows.len() >= limit as usize {

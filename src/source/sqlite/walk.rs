@@ -29,7 +29,7 @@ impl Sqlite {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Sweep, SourceError> {
-        type Found = (Vec<u8>, bool, Option<i64>, Option<Vec<u8>>);
+        type Found = (Vec<u8>, bool, Option<i64>, Option<Vec<u8>>, Option<bool>);
         let walk = async {
             let mut taken = self.reader.take().await?;
             let after = after.and_then(stored_key);
@@ -38,7 +38,8 @@ impl Sqlite {
                 .bind(sink)
                 .bind(after.map(|(bytes, _)| bytes))
                 .bind(blob)
-                .bind(i64::from(limit));
+                .bind(i64::from(limit))
+                .bind(decode::sortable(Timestamp::now()));
             let found: Vec<Found> = query.fetch_all(taken.sql()).await?;
             taken.give_back();
             Ok(found)
@@ -50,11 +51,12 @@ impl Sqlite {
             key: last.map(|(bytes, blob, ..)| mark_of(bytes, *blob).into()),
             seq: 0,
         };
-        let heads = found.into_iter().filter_map(|(key, blob, seq, kind)| {
+        let heads = found.into_iter().filter_map(|(key, blob, seq, kind, due)| {
             Some(Head {
                 seq: seq?,
                 ordering_key: decode::key(Some(key), blob),
                 kind: decode::text(kind?),
+                due: due.unwrap_or_default(),
             })
         });
         Ok(Sweep {
@@ -74,8 +76,9 @@ impl Sqlite {
             let query = sqlx::query_as(include_str!("sql/heads_without_key.sql"))
                 .bind(sink)
                 .bind(after)
-                .bind(i64::from(limit));
-            let found: Vec<(i64, Vec<u8>, bool)> = query.fetch_all(taken.sql()).await?;
+                .bind(i64::from(limit))
+                .bind(decode::sortable(Timestamp::now()));
+            let found: Vec<(i64, Vec<u8>, bool, bool)> = query.fetch_all(taken.sql()).await?;
             taken.give_back();
             Ok(found)
         };
@@ -88,11 +91,12 @@ impl Sqlite {
             key: None,
             seq: *seq,
         });
-        let pending = found.into_iter().filter(|(_, _, done)| !done);
-        let heads = pending.map(|(seq, kind, _)| Head {
+        let pending = found.into_iter().filter(|(_, _, done, _)| !done);
+        let heads = pending.map(|(seq, kind, _, due)| Head {
             seq,
             ordering_key: None,
             kind: decode::text(kind),
+            due,
         });
         Ok(Sweep {
             heads: heads.collect(),

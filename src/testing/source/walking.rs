@@ -132,6 +132,13 @@ async fn the_sweep_meets_every_head_once(outbox: &dyn Outbox) {
         assert_eq!(set.len(), seqs.len(), "each once, in slices of {limit}");
         assert!(heads.iter().all(|head| head.kind == "kind"));
     }
+    let delayed = NewRow::json("kind", "1").key("delayed");
+    let delayed = delayed.delayed(Duration::from_secs(3_600));
+    let delayed = outbox.insert(&[delayed]).await[0].seq;
+    for head in sweep(&*outbox.source(), 5).await {
+        assert_eq!(head.due, head.seq != delayed, "{head:?}");
+    }
+    rows.push(NewRow::json("kind", "1"));
     let left = read_all(&*outbox.source(), SINK).await;
     assert_eq!(
         left.len(),

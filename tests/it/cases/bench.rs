@@ -48,8 +48,9 @@ impl Place {
         let nats = nats::Server::start().await;
         let mut config = stream();
         change(&mut config);
+        let subject = config.subjects[0].clone();
         create(&nats, config).await;
-        let heard = Heard::on(&nats).await;
+        let heard = Heard::of(&nats, subject).await;
         Self {
             database,
             nats,
@@ -201,6 +202,7 @@ where
         if let Err(seen) = check().await {
             panic!("{seen}");
         }
+        // The pace of the sampling: the condition has to hold all the time.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -232,14 +234,20 @@ pub fn number_in(payload: &[u8]) -> u64 {
     value["n"].as_u64().unwrap()
 }
 
-/// Everything that was published below `evt.`, copies that the stream dropped included.
+/// Everything that was published to the stream, copies that it dropped included.
+///
+/// Only to the stream's own subject: a listener would count as somebody who takes what no stream takes.
 #[derive(Clone)]
 pub struct Heard(Arc<Mutex<Vec<(Instant, async_nats::Message)>>>);
 
 impl Heard {
     pub async fn on(server: &nats::Server) -> Self {
+        Self::of(server, "evt.>".to_owned()).await
+    }
+
+    async fn of(server: &nats::Server, subject: String) -> Self {
         let client = server.client().await;
-        let mut messages = client.subscribe("evt.>").await.unwrap();
+        let mut messages = client.subscribe(subject).await.unwrap();
         client.flush().await.unwrap();
         let list = Arc::new(Mutex::new(Vec::new()));
         let heard = Self(Arc::clone(&list));

@@ -66,8 +66,8 @@ async fn c23_an_event_written_while_the_channel_is_away_comes_within_a_second() 
                 open.then_some(()).ok_or("it is not".to_owned())
             })
             .await;
-            // Each round meets the relay in another phase between opening the channel and trusting it.
             let phase = Duration::from_millis(u64::from(round) * 40);
+            // Each round meets the relay in another phase between opening the channel and trusting it.
             tokio::time::sleep(phase).await;
             execute(&mut connection, TERMINATE).await;
             insert_on(&mut connection, name, round).await;

@@ -98,7 +98,15 @@ pub async fn start_over(
     change: impl FnOnce(&mut Options),
 ) -> (Relay, Faults) {
     let faults = Faults::default();
+    let mut options = options_over(source, sink);
     let faulty = FaultySource::new(Arc::new(source.clone()), faults.clone());
+    options.databases[0].source = Arc::new(faulty);
+    change(&mut options);
+    (relay::start(options).await.unwrap(), faults)
+}
+
+/// Options of a relay with fast retries.
+pub fn options_over(source: &MemorySource, sink: &MemorySink) -> Options {
     let route = Route {
         name: "all".into(),
         kinds: vec!["*".into()],
@@ -111,13 +119,12 @@ pub async fn start_over(
         },
     };
     let mut options = Options::new(
-        vec![DatabaseOptions::new(Arc::new(faulty))],
+        vec![DatabaseOptions::new(Arc::new(source.clone()))],
         vec![SinkOptions::new("events", Arc::new(sink.clone()))],
         Routes::new(vec![route]),
     );
     options.grace = Duration::from_secs(5);
-    change(&mut options);
-    (relay::start(options).await.unwrap(), faults)
+    options
 }
 
 /// A row of `key` with its number as payload and kind `test.n`.

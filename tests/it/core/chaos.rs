@@ -184,6 +184,7 @@ impl Run {
             if Instant::now() > deadline {
                 self.fail(&wrong, relays);
             }
+            // A pause in time between two looks; the deadline is above.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         self.order(ledger, relays);

@@ -4,11 +4,13 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use outboxd::actor::restart::Role;
+use outboxd::ractor;
+use outboxd::relay;
 use outboxd::sink::memory::{Answer, Gate, Memory as MemorySink};
 use outboxd::source::memory::Memory as MemorySource;
 use outboxd::status::DatabaseState;
 
-use super::bench::{Bench, LONG, by_key, numbers, row, start_over};
+use super::bench::{Bench, LONG, by_key, numbers, options_over, row, start_over};
 use crate::support::eventually;
 
 #[tokio::test]
@@ -252,4 +254,61 @@ async fn drained_means_delivered_and_settled_and_does_not_wait_for_what_is_parke
     .await
     .unwrap();
     assert_eq!(bench.source.pending(), 1);
+}
+
+/// A host that counts the ends of its children.
+struct Host;
+
+impl ractor::Actor for Host {
+    type Msg = ();
+    type State = std::sync::mpsc::Sender<String>;
+    type Arguments = std::sync::mpsc::Sender<String>;
+
+    async fn pre_start(
+        &self,
+        _myself: ractor::ActorRef<()>,
+        ends: Self::Arguments,
+    ) -> Result<Self::State, ractor::ActorProcessingErr> {
+        Ok(ends)
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ractor::ActorRef<()>,
+        event: ractor::SupervisionEvent,
+        ends: &mut Self::State,
+    ) -> Result<(), ractor::ActorProcessingErr> {
+        if let ractor::SupervisionEvent::ActorTerminated(_, _, reason) = event {
+            ends.send(reason.unwrap_or_default()).unwrap();
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_relay_under_a_host_tells_it_when_it_ends_and_goes_with_it() {
+    let (ends, ended) = std::sync::mpsc::channel();
+    let (host, _) = ractor::Actor::spawn(None, Host, ends).await.unwrap();
+    let source = MemorySource::new("orders", 16);
+    let sink = MemorySink::new();
+    let linked = || options_over(&source, &sink);
+    let relay = relay::start_linked(linked(), host.get_cell())
+        .await
+        .unwrap();
+    source.insert(&[row("k", 1)]).unwrap();
+    sink.wait_for(1, LONG).await.unwrap();
+    relay.shutdown().await.unwrap();
+    let reason = eventually(LONG, "the host is told", || async {
+        ended.try_recv().map_err(|error| error.to_string())
+    })
+    .await;
+    assert_eq!(reason, "shut down");
+
+    let relay = relay::start_linked(linked(), host.get_cell())
+        .await
+        .unwrap();
+    source.insert(&[row("k", 2)]).unwrap();
+    sink.wait_for(2, LONG).await.unwrap();
+    host.kill();
+    assert!(relay.stopped().await.is_err());
 }

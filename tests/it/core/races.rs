@@ -7,7 +7,7 @@ use outboxd::relay::GapGuard;
 use outboxd::sink::PublishError;
 use outboxd::sink::memory::Answer;
 use outboxd::source::SourceErrorKind;
-use outboxd::source::admin::{Admin, DiscardedFilter};
+use outboxd::source::admin::{Admin, DiscardedFilter, Operator};
 use outboxd::testing::faults::{Op, When};
 use tokio::time::Instant;
 
@@ -90,6 +90,7 @@ async fn claimer_and_settler_that_die_together_leave_one_claimer() {
         let members = bench.relay.members();
         let claimers = members.iter().filter(|m| m.role == Role::Claimer);
         assert!(claimers.count() <= 1);
+        // Time itself is what this is about.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -113,6 +114,7 @@ async fn a_renewal_that_answers_after_the_deadline_loses_nothing() {
         n += 1;
         bench.insert("k", n..=n);
         bench.source.insert(&[super::bench::keyless(n)]).unwrap();
+        // Time itself is what this is about.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let all = 2 * n as usize - 1;
@@ -137,6 +139,7 @@ async fn a_mark_that_cannot_be_set_is_not_tried_all_the_time() {
     let (before, began) = (bench.faults.count(Op::SetWakeMark), Instant::now());
     while began.elapsed() < Duration::from_millis(500) {
         bench.insert("k", 2..=2);
+        // Time itself is what this is about.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let calls = bench.faults.count(Op::SetWakeMark) - before;
@@ -209,6 +212,7 @@ async fn a_key_whose_sequencer_dies_while_settling_is_slow_goes_on_once() {
         bench.source.insert(&[super::bench::keyless(n)]).unwrap();
         tokio::task::yield_now().await;
     }
+    // Time itself is what this is about.
     tokio::time::sleep(Duration::from_millis(700)).await;
     bench.sink.come_up();
     let received = bench.received(20).await;
@@ -229,5 +233,34 @@ async fn the_settler_goes_on_when_an_outage_ends_with_a_refusal() {
     bench.calls(Op::Settle, 2).await;
     bench.insert("other", 1..=3);
     bench.received(4).await;
+    bench.emptied().await;
+}
+
+#[tokio::test]
+async fn an_event_put_back_before_its_discard_is_known_here_is_delivered() {
+    let bench = Bench::start().await;
+    let mut first = true;
+    bench.sink.on(move |_| {
+        let rejected = || Answer::Fail(PublishError::rejected("refused", "no"));
+        std::mem::take(&mut first).then(rejected)
+    });
+    // The discard is there to be seen well before the relay hears of it.
+    let late = Duration::from_millis(500);
+    bench.faults.answer_late(Op::Settle, late);
+    bench.insert("k", 1..=1);
+    let all = DiscardedFilter::default();
+    eventually(LONG, "the event is set aside", || async {
+        let count = bench.source.discarded(&all, 10).await.unwrap().len();
+        (count == 1).then_some(()).ok_or("it is not".to_owned())
+    })
+    .await;
+    let by = Operator {
+        name: "tester".into(),
+        reason: None,
+    };
+    let before = bench.faults.count(Op::Commands);
+    assert_eq!(bench.source.requeue(&all, &by).await.unwrap(), 1);
+    bench.calls(Op::Commands, before + 1).await;
+    bench.received(1).await;
     bench.emptied().await;
 }

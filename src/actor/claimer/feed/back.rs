@@ -37,6 +37,11 @@ impl Feed {
         self.wake_if_drained(&OrderKey::Named(key));
     }
 
+    /// Was the row put back by an operator before its outcome was known here? Then it has to be read by number.
+    pub fn take_again(&mut self, seq: i64) -> bool {
+        self.again.remove(&seq)
+    }
+
     /// Events came back unsent.
     pub fn on_returned(&mut self, seqs: &[i64], now: u64) {
         for seq in seqs {

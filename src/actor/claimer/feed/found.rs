@@ -8,7 +8,31 @@ use crate::actor::claimer::keys::{Flow, OrderKey, Wait};
 use crate::route::Route;
 use crate::source::{Head, Row};
 
+/// Pauses that only memory knows are shorter than this, milliseconds.
+const ONLY_IN_MEMORY: u64 = 30_000;
+
 impl Feed {
+    /// Heads of a sweep that may go now though their keys wait for a much later time: somebody has changed the
+    /// row. Their keys are read again.
+    pub fn on_rescheduled(&mut self, heads: &[Head], now: u64) {
+        for head in heads.iter().filter(|head| head.due) {
+            let key = OrderKey::of(head.ordering_key.as_ref(), head.seq);
+            let Some(state) = self.state_mut(&key) else {
+                continue;
+            };
+            let Flow::Behind { wait, .. } = &mut state.flow else {
+                continue;
+            };
+            let far = matches!(wait, Wait::Until(until) if *until > now + ONLY_IN_MEMORY);
+            if !far {
+                continue;
+            }
+            let before = std::mem::replace(wait, Wait::Drain);
+            self.rewait(&key, Some(before), Wait::Drain);
+            self.wake_if_drained(&key);
+        }
+    }
+
     /// Rows turned up in gaps, as (seq, key). From now on nothing of their keys passes them: a key that has
     /// fallen behind reads them with its own run, any other waits until they are read by number. Gives the
     /// seqs to read so; they count as being read.
@@ -26,7 +50,10 @@ impl Feed {
                 continue;
             };
             match self.keys.get(key).map(|state| state.flow.clone()) {
-                Some(Flow::Behind { wait, .. }) if matches!(wait, Wait::Reading(_)) => {
+                Some(Flow::Behind {
+                    wait: Wait::Reading(_),
+                    ..
+                }) => {
                     // The read under way may have missed it, or have begun above it.
                     if let Some(state) = self.keys.get_mut(key) {
                         state.lower_from(*seq);
@@ -113,6 +140,9 @@ impl Feed {
             let seq = row.seq;
             if origin == Origin::Command {
                 self.recent.remove(seq);
+                if self.outstanding.contains_key(&seq) {
+                    self.again.insert(seq);
+                }
             }
             self.cursor.gaps_mut().fill(seq);
             let Some(route) = self.wanted(&row) else {
@@ -183,7 +213,13 @@ impl Feed {
                     self.set_behind(&key, seq.min(from), wait, wait);
                 }
             }
-            Some(Flow::Behind { from, wait, .. }) => self.set_behind(&key, from, wait, wait),
+            Some(Flow::Behind { from, wait, .. }) => {
+                // A read under way may have begun before the row came back, and go past it.
+                if let Some(state) = self.keys.get_mut(&key) {
+                    state.lower_from(seq);
+                }
+                self.set_behind(&key, from, wait, wait);
+            }
         }
     }
 

@@ -19,10 +19,10 @@ with recursive keys (ordering_key) as (
   from keys as k
   where k.ordering_key is not null
 )
-select k.ordering_key, h.seq, h.kind
+select k.ordering_key, h.seq, h.kind, h.due
 from (select keys.ordering_key from keys where keys.ordering_key is not null limit $3) as k
 left join lateral (
-  select o.seq, o.kind
+  select o.seq, o.kind, greatest(o.available_at, d.next_at) <= statement_timestamp() as due
   from {schema}.event as o
   left join {schema}.delivery as d on d.seq = o.seq and d.sink = $1
   where o.ordering_key = k.ordering_key and coalesce(d.state = 'retry', true)

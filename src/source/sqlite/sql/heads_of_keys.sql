@@ -1,6 +1,7 @@
 -- One slice of the sweep over keys: each next key with its first row that is not done for the sink. A skip
 -- scan: served by outbox_event_key, one seek a key, whatever stands behind its head.
--- ?1 sink, ?2 last key as bytes (NULL: from the first), ?3 that key is a blob, ?4 number of keys
+-- ?1 sink, ?2 last key as bytes (NULL: from the first), ?3 that key is a blob, ?4 number of keys,
+-- ?5 now without trailing zeros and Z
 WITH RECURSIVE keys (ordering_key) AS (
     SELECT * FROM (
         SELECT CASE
@@ -21,7 +22,12 @@ WITH RECURSIVE keys (ordering_key) AS (
     WHERE keys.ordering_key IS NOT NULL
     LIMIT ?4
 )
-SELECT CAST(k.ordering_key AS BLOB), typeof(k.ordering_key) = 'blob', e.seq, CAST(e.kind AS BLOB)
+SELECT
+    CAST(k.ordering_key AS BLOB),
+    typeof(k.ordering_key) = 'blob',
+    e.seq,
+    CAST(e.kind AS BLOB),
+    rtrim(e.available_at, 'Z') <= ?5 AND coalesce(rtrim(d.next_at, 'Z'), '') <= ?5
 FROM keys AS k
 LEFT JOIN outbox_event AS e ON e.seq = (
     SELECT r.seq
@@ -31,4 +37,5 @@ LEFT JOIN outbox_event AS e ON e.seq = (
     ORDER BY r.seq
     LIMIT 1
 )
+LEFT JOIN outbox_delivery AS d ON d.seq = e.seq AND d.sink = ?1
 WHERE k.ordering_key IS NOT NULL;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use outboxd::actor::restart::Role;
@@ -52,6 +52,12 @@ impl World {
     }
 }
 
+/// Random time between two deeds: nothing is waited for.
+async fn pass(span: Duration) {
+    // Time itself is what a random interleaving is made of.
+    tokio::time::sleep(span).await;
+}
+
 /// Inserts in all ways there are until the time is over.
 pub async fn write(world: Arc<World>, mut dice: Dice, busy: u64) {
     while !world.over() {
@@ -86,7 +92,7 @@ pub async fn write(world: Arc<World>, mut dice: Dice, busy: u64) {
             });
         }
         if dice.chance(25) {
-            sleep(dice.ms(120)).await;
+            pass(dice.ms(120)).await;
         }
         if dice.chance(8) {
             tx.rollback();
@@ -98,7 +104,7 @@ pub async fn write(world: Arc<World>, mut dice: Dice, busy: u64) {
         if dice.chance(busy) {
             tokio::task::yield_now().await;
         } else {
-            sleep(dice.ms(15)).await;
+            pass(dice.ms(15)).await;
         }
     }
 }
@@ -122,7 +128,7 @@ pub async fn break_source(world: Arc<World>, mut dice: Dice, faults: Faults) {
         Op::SetWakeMark,
     ];
     while !world.over() {
-        sleep(dice.ms(60)).await;
+        pass(dice.ms(60)).await;
         let op = *dice.pick(&OPS).unwrap();
         let times = 1 + dice.below(3) as u32;
         match dice.below(12) {
@@ -135,7 +141,7 @@ pub async fn break_source(world: Arc<World>, mut dice: Dice, faults: Faults) {
             _ => {
                 if dice.chance(20) {
                     faults.outage(SourceErrorKind::Unavailable);
-                    sleep(dice.ms(300)).await;
+                    pass(dice.ms(300)).await;
                 }
                 faults.heal();
             }
@@ -147,7 +153,7 @@ pub async fn break_source(world: Arc<World>, mut dice: Dice, faults: Faults) {
 pub async fn kill(world: Arc<World>, mut dice: Dice, relays: Arc<Vec<Relay>>) {
     let mut killed: HashMap<(usize, Role, String), u32> = HashMap::new();
     while !world.over() {
-        sleep(dice.ms(150)).await;
+        pass(dice.ms(150)).await;
         let index = dice.below(relays.len() as u64) as usize;
         let mut members = relays[index].members();
         members.retain(|member| member.role != Role::Supervisor);
@@ -171,7 +177,7 @@ pub async fn kill(world: Arc<World>, mut dice: Dice, relays: Arc<Vec<Relay>>) {
 pub async fn steal(world: Arc<World>, mut dice: Dice) {
     let thief = Uuid::from_u128(u128::from(dice.roll()));
     while !world.over() {
-        sleep(Duration::from_millis(300) + dice.ms(1_200)).await;
+        pass(Duration::from_millis(300) + dice.ms(1_200)).await;
         let held: Vec<Lease> = world
             .source
             .leases()
@@ -186,7 +192,7 @@ pub async fn steal(world: Arc<World>, mut dice: Dice) {
         world.source.release(&held).await.unwrap();
         let ttl = Duration::from_secs(60);
         let leases = world.source.acquire(thief, ttl).await.unwrap();
-        sleep(dice.ms(300)).await;
+        pass(dice.ms(300)).await;
         world.source.release(&leases).await.unwrap();
     }
 }
@@ -198,7 +204,7 @@ pub async fn operate(world: Arc<World>, mut dice: Dice) {
         reason: None,
     };
     while !world.over() {
-        sleep(dice.ms(300)).await;
+        pass(dice.ms(300)).await;
         let list = world
             .source
             .discarded(&DiscardedFilter::default(), 1_000)
@@ -221,12 +227,12 @@ pub async fn operate(world: Arc<World>, mut dice: Dice) {
 /// A sink is away for a while, or loses its connections.
 pub async fn interrupt(world: Arc<World>, mut dice: Dice, sink: MemorySink) {
     while !world.over() {
-        sleep(dice.ms(900)).await;
+        pass(dice.ms(900)).await;
         if dice.chance(50) {
             sink.lose_sessions();
         } else {
             sink.go_down();
-            sleep(dice.ms(500)).await;
+            pass(dice.ms(500)).await;
             sink.come_up();
         }
     }
