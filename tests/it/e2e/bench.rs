@@ -217,42 +217,69 @@ impl Bench {
         let client = self.nats.client().await;
         let mut messages = client.subscribe("events.>").await.unwrap();
         client.flush().await.unwrap();
-        let ids = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let list = Arc::clone(&ids);
+        let heard = Arc::new(std::sync::Mutex::new(Heard::default()));
+        let list = Arc::clone(&heard);
         let task = tokio::spawn(async move {
             while let Some(message) = messages.next().await {
                 let id = message.headers.as_ref().and_then(|h| h.get("Nats-Msg-Id"));
                 let id = id.unwrap().as_str().to_owned();
-                list.lock().unwrap().push((id, Instant::now()));
+                list.lock().unwrap().take(id);
             }
         });
-        Sent { ids, task }
+        Sent { heard, task }
     }
 }
 
 /// What was sent to the broker.
 pub struct Sent {
-    ids: Arc<std::sync::Mutex<Vec<(String, Instant)>>>,
+    heard: Arc<std::sync::Mutex<Heard>>,
     task: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Heard {
+    all: Vec<Instant>,
+    first: HashMap<String, Instant>,
+}
+
+impl Heard {
+    fn take(&mut self, id: String) {
+        let now = Instant::now();
+        self.all.push(now);
+        self.first.entry(id).or_insert(now);
+    }
 }
 
 impl Sent {
     /// Publishes so far.
     pub fn count(&self) -> usize {
-        self.ids.lock().unwrap().len()
+        self.heard.lock().unwrap().all.len()
     }
 
-    /// When this message id was sent first.
-    pub fn at(&self, id: &str) -> Option<Instant> {
-        let ids = self.ids.lock().unwrap();
-        ids.iter().find(|(sent, _)| sent == id).map(|(_, at)| *at)
+    /// Message ids so far.
+    pub fn distinct(&self) -> usize {
+        self.heard.lock().unwrap().first.len()
     }
 
     /// Publishes beyond the first of each id.
     pub fn duplicates(&self) -> usize {
-        let ids = self.ids.lock().unwrap();
-        let distinct: HashSet<&str> = ids.iter().map(|(id, _)| id.as_str()).collect();
-        ids.len() - distinct.len()
+        self.count() - self.distinct()
+    }
+
+    /// Publishes later than this moment.
+    pub fn since(&self, moment: Instant) -> usize {
+        let heard = self.heard.lock().unwrap();
+        heard
+            .all
+            .iter()
+            .rev()
+            .take_while(|at| **at > moment)
+            .count()
+    }
+
+    /// When this message id was sent first.
+    pub fn at(&self, id: &str) -> Option<Instant> {
+        self.heard.lock().unwrap().first.get(id).copied()
     }
 
     /// Waits until so many were sent.
