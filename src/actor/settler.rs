@@ -22,8 +22,9 @@ use crate::telemetry::Telemetry;
 
 pub mod batch;
 
-/// How long a first outcome waits for company.
-const GATHER: Duration = Duration::from_millis(2);
+/// How long outcomes wait for company: nobody waits for them but the budget. A key that has one event in
+/// flight at a time would otherwise cost a transaction for every few events.
+const GATHER: Duration = Duration::from_millis(10);
 /// First and longest pause after the database could not be reached.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -145,12 +146,16 @@ impl State {
     fn settle(&mut self, item: Item<Tell>) {
         self.queue.push(item);
         self.accepted += 1;
-        if self.writing.is_some() || self.failures > 0 {
-            return;
+        if self.writing.is_none() && self.failures == 0 {
+            self.write_soon();
         }
-        if self.queue.is_urgent() {
+    }
+
+    /// Writes at once what somebody waits for, or what fills a batch; anything else after a moment.
+    fn write_soon(&mut self) {
+        if self.queue.is_urgent() || !self.flushes.is_empty() {
             self.write();
-        } else if !self.timed {
+        } else if !self.timed && !self.queue.is_empty() {
             self.timed = true;
             self.myself.send_after(GATHER, || Message::Go);
         }
@@ -205,9 +210,7 @@ impl State {
             Err(problem) => return self.unavailable(batch, &problem),
         }
         self.answer_flushes();
-        if !self.queue.is_empty() {
-            self.write();
-        }
+        self.write_soon();
     }
 
     fn unavailable(&mut self, batch: Vec<Item<Tell>>, problem: &SourceError) {

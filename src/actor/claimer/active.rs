@@ -214,7 +214,7 @@ impl Active {
         if renewed.held.len() < self.ownership.leases().len() {
             Some("a lease was lost to another instance".into())
         } else if renewed.incarnation != self.incarnation {
-            Some("the database was restored or failed over".into())
+            Some("the database was restarted, restored or failed over".into())
         } else if renewed.last_seq < last_seq {
             Some("the sequence went back: a restore or a failover".into())
         } else {

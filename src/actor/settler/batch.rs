@@ -9,6 +9,8 @@ pub const MAX: usize = 1_000;
 #[derive(Debug, Default)]
 pub struct Queue<T> {
     waiting: Vec<Item<T>>,
+    /// Someone waits for the commit of one that waits.
+    durable: bool,
     /// Parts of a refused batch, to be tried by themselves.
     parts: Vec<Vec<Item<T>>>,
 }
@@ -27,12 +29,14 @@ impl<T> Queue<T> {
     pub fn new() -> Self {
         Self {
             waiting: Vec::new(),
+            durable: false,
             parts: Vec::new(),
         }
     }
 
     /// Adds an outcome.
     pub fn push(&mut self, item: Item<T>) {
+        self.durable |= is_durable(&item.outcome);
         self.waiting.push(item);
     }
 
@@ -48,9 +52,7 @@ impl<T> Queue<T> {
 
     /// Someone waits for a commit of one of these (a discard): do not wait for more.
     pub fn is_urgent(&self) -> bool {
-        !self.parts.is_empty()
-            || self.waiting.len() >= MAX
-            || self.waiting.iter().any(|item| is_durable(&item.outcome))
+        self.durable || !self.parts.is_empty() || self.waiting.len() >= MAX
     }
 
     /// The next batch: a part of a refused one first.
@@ -59,6 +61,7 @@ impl<T> Queue<T> {
             return part;
         }
         let rest = self.waiting.split_off(self.waiting.len().min(MAX));
+        self.durable = rest.iter().any(|item| is_durable(&item.outcome));
         std::mem::replace(&mut self.waiting, rest)
     }
 

@@ -199,7 +199,9 @@ impl Feed {
     /// Forgets sent seqs below which no gap is open: nothing can come late behind them.
     pub(super) fn prune_high(&mut self) {
         match self.cursor.gaps().first() {
-            None => self.high.clear(),
+            // A row that just left its gap is still on its way to its key.
+            None if self.fetching.is_empty() => self.high.clear(),
+            None => {}
             Some(gap) if self.high.len() >= MAX_HIGH / 2 => self.high.retain(|_, high| *high > gap),
             Some(_) => {}
         }
