@@ -16,7 +16,7 @@ use crate::retry::back_off;
 /// First and longest pause between probes. Short at the longest: while refused keys keep the gate closed, this is
 /// what an event of another key may have to wait, and a probe is a single event.
 const PAUSE_BASE: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// What the gate is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,7 +216,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(pauses, [400, 800, 1_000, 1_000, 1_000, 1_000, 1_000, 1_000]);
+        assert_eq!(pauses, [400, 500, 500, 500, 500, 500, 500, 500]);
         gate.probe();
         assert_eq!(gate.sign(9, Sign::Alive, 0.0), Turn::Opened);
         assert_eq!(gate.failures, 0);

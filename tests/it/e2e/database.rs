@@ -169,3 +169,41 @@ async fn a_restart_costs_seconds_and_nothing_else() {
 async fn a_crash_costs_seconds_and_nothing_else() {
     restarted(true).await;
 }
+
+/// Settlements are written without waiting for the disk, so a crash may take the last of them back: the
+/// rows are there again, behind everything that was read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settlements_that_a_crash_took_back_are_made_again_soon() {
+    // Nothing reaches the disk by itself for a while.
+    let lazy = [("wal_writer_delay", "10s"), ("wal_writer_flush_after", "0")];
+    let mut server = postgres::Server::start_own(&lazy).await;
+    let database = server.database().await;
+    let bench = Bench::over(database, nats::Server::start().await, &[]).await;
+    let sent = bench.sent().await;
+    let running = bench.relay().await;
+    let mut lost = 0;
+    let mut written = Vec::new();
+    for _ in 0..5 {
+        written.extend(bench.insert(&["a", "b", "c"], 20).await);
+        bench.wait_for(written.len()).await;
+        bench.emptied().await;
+        server.kill9().await;
+        server.restart().await;
+        lost += bench.number("select count(*) from outbox.event").await;
+        let back = Instant::now();
+        bench.emptied().await;
+        assert!(
+            back.elapsed() < Duration::from_secs(5),
+            "after {:?}",
+            back.elapsed()
+        );
+    }
+    println!(
+        "{lost} settlements taken back, {} sent more than once",
+        sent.duplicates()
+    );
+    assert!(lost > 0, "the crashes took nothing back");
+    running.drained(LONG).await;
+    assert_exactly(&written, &bench.seen().await);
+    assert_eq!(running.metric("missed_total"), 0.0);
+}
