@@ -220,7 +220,10 @@ impl State {
         let myself = self.myself.clone();
         self.working = Some(Task::spawn(async move {
             // A source that panics ends this piece of work, not all that come after it.
-            let work = async { Ok::<(), SourceError>(work.await) };
+            let work = async {
+                work.await;
+                Ok::<(), SourceError>(())
+            };
             if let Err(error) = guarded(work).await {
                 warn!(%error, "housekeeping failed");
             }

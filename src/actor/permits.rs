@@ -293,13 +293,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_probe_goes_to_an_event_that_was_not_refused_yet() {
         let permits = Arc::new(Permits::new(10, 1_000));
-        let (said, mut order) = tokio::sync::mpsc::unbounded_channel();
+        let (said, mut order) = tokio::sync::mpsc::channel(3);
         for (name, fresh) in [("tried", false), ("tried", false), ("fresh", true)] {
             let (permits, said) = (Arc::clone(&permits), said.clone());
             tokio::spawn(async move {
                 let mut probe = permits.acquire(1, fresh).await;
                 probe.used();
-                let _ = said.send(name);
+                let _ = said.send(name).await;
             });
         }
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -22,18 +22,20 @@ use self::run::{Order, Run};
 use super::claimer;
 use super::claimer::feed::action::{Park, Work};
 use super::claimer::keys::{OrderKey, Strikes};
-use super::handle::{Handle, Task};
-use super::publisher::{self, Answer, HandOver, Publisher};
+use super::handle::Task;
+use super::publisher::{self, Answer, HandOver};
 use super::restart::Role;
 use super::settler;
 use super::settler::batch::Item;
-use super::tree::{Place, Tree};
-use crate::lease::{Lease, Ownership, fnv1a64, shard_of};
+use super::tree::Place;
+use crate::lease::{Lease, fnv1a64, shard_of};
 use crate::retry::jitter;
 use crate::sink::{Delivery, Receipt};
 use crate::source::{Outcome, Verdict};
-use crate::telemetry::Telemetry;
 
+pub use context::FeedContext;
+
+pub mod context;
 pub mod decide;
 pub mod run;
 
@@ -43,30 +45,6 @@ const OFFER_AGAIN: Duration = Duration::from_millis(10);
 const KEPT: Duration = Duration::from_secs(1);
 /// Pause before a key is read again whose lease had no time left: it is renewed, or everything starts anew.
 const NO_TIME: Duration = Duration::from_millis(250);
-
-/// What all sequencers of a feed share.
-pub struct FeedContext {
-    /// The database.
-    pub database: Arc<str>,
-    /// The sink.
-    pub sink: Arc<str>,
-    /// Which feed of the claimer.
-    pub feed: usize,
-    /// Which incarnation of the claimer's state.
-    pub epoch: u64,
-    /// What is owned.
-    pub ownership: Arc<Ownership>,
-    /// Where events go.
-    pub publisher: Publisher,
-    /// Where outcomes go.
-    pub settler: Handle<settler::Message>,
-    /// Where the key's state goes.
-    pub claimer: ActorRef<claimer::Message>,
-    /// Metrics.
-    pub telemetry: Telemetry,
-    /// Where the actor is entered.
-    pub tree: Tree,
-}
 
 /// What a sequencer needs.
 pub struct Arguments {

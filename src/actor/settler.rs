@@ -24,7 +24,7 @@ pub mod batch;
 
 /// How long outcomes wait for company: nobody waits for them but the budget. A key that has one event in
 /// flight at a time would otherwise cost a transaction for every few events.
-const GATHER: Duration = Duration::from_millis(10);
+const GATHER: Duration = Duration::from_millis(20);
 /// First and longest pause after the database could not be reached.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(1);

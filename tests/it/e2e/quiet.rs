@@ -64,8 +64,8 @@ async fn a_quiet_database_gets_no_statement_and_the_next_insert_wakes_the_relay(
             (count == 0).then_some(()).ok_or(format!("{count} held"))
         })
         .await;
-        // Longer than every period that the relay has while it is awake, but for the sweep's.
         let before = statements(&server);
+        // Longer than every period that the relay has while it is awake, but for the sweep's.
         tokio::time::sleep(Duration::from_secs(12)).await;
         let after = statements(&server);
         assert!(!before.is_empty(), "the log is read right");
