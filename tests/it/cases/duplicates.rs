@@ -92,6 +92,9 @@ async fn c13_a_burst_of_due_rows_goes_out_once_each() {
     let broker = format!("nats://{}", network.address());
     let relay = place.setup().broker(broker).start_with(|options| {
         options.databases[0].poll_max = Duration::from_millis(50);
+        // A slow machine must not lose answers.
+        options.lease_ttl = Duration::from_secs(40);
+        options.sinks[0].publish_timeout = Duration::from_secs(30);
     });
     let relay = relay.await;
     relay.is(DatabaseState::Active).await;
