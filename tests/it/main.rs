@@ -1,5 +1,10 @@
 //! The integration tests: one binary, real servers, each started by the tests themselves.
-#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    missing_docs,
+    unreachable_pub
+)]
 
 mod cases;
 mod cli_bin;

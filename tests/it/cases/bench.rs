@@ -184,7 +184,7 @@ pub async fn emptied(database: &Database) {
     let connection = tokio::sync::Mutex::new(&mut connection);
     eventually(LONG, "the outbox is empty", || async {
         let sql = "select count(*) from outbox.event";
-        match postgres_fixture::number_on(&mut *connection.lock().await, sql).await {
+        match postgres_fixture::number_on(*connection.lock().await, sql).await {
             0 => Ok(()),
             left => Err(format!("{left} rows are left")),
         }

@@ -184,7 +184,7 @@ async fn c16_wake_ups_that_overlap_start_one_read() {
     let mut sampler = place.database.connect().await;
     let sampler = tokio::sync::Mutex::new(&mut sampler);
     holds(Duration::from_millis(300), || async {
-        match number_on(&mut *sampler.lock().await, reads).await {
+        match number_on(*sampler.lock().await, reads).await {
             0 | 1 => Ok(()),
             more => Err(format!("{more} reads at once")),
         }
@@ -207,7 +207,7 @@ async fn c16_wake_ups_that_overlap_start_one_read() {
     };
     let sampling = async {
         loop {
-            let seen = number_on(&mut *sampler.lock().await, reads).await;
+            let seen = number_on(*sampler.lock().await, reads).await;
             assert!(seen <= 1, "{seen} reads at once");
         }
     };
