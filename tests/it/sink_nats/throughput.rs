@@ -1,6 +1,9 @@
 //! Publishes a second, against the plain client in the same run. Run by hand:
 //! `cargo test --test it throughput -- --ignored --nocapture`.
-
+#![allow(
+    clippy::disallowed_methods,
+    reason = "these headers are written here, no row decides what they are"
+)]
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;
