@@ -8,6 +8,7 @@
 //! An event that cannot go out is always a [`PublishError`] of kind `Rejected` with one of the codes
 //! below, never a panic and never a changed value.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use uuid::Uuid;
@@ -31,7 +32,11 @@ pub const INVALID_HEADER: &str = "invalid_header";
 /// The identity by which destinations recognise a repeated event: `<source>:<id>`, the same on every attempt
 /// and different for every source.
 pub fn message_id(source: &str, id: Uuid) -> String {
-    format!("{}:{id}", percent_encoded(source, is_unreserved))
+    let source = percent_encoded(source, is_unreserved);
+    let mut text = String::with_capacity(source.len() + 1 + uuid::fmt::Hyphenated::LENGTH);
+    // Writing to a String cannot fail.
+    let _ = write!(text, "{source}:{id}");
+    text
 }
 
 /// The characters that RFC 3986 calls unreserved: they are never percent-encoded in a header.
@@ -40,7 +45,11 @@ fn is_unreserved(byte: u8) -> bool {
 }
 
 /// `text` with every byte of its UTF-8 form that `keep` refuses written as `%XX` (RFC 3986, section 2.1).
-fn percent_encoded(text: &str, keep: fn(u8) -> bool) -> String {
+fn percent_encoded(text: &str, keep: fn(u8) -> bool) -> Cow<'_, str> {
+    // Nearly every name and key is made of plain letters.
+    if text.bytes().all(keep) {
+        return Cow::Borrowed(text);
+    }
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if keep(byte) {
@@ -50,7 +59,7 @@ fn percent_encoded(text: &str, keep: fn(u8) -> bool) -> String {
             let _ = write!(out, "%{byte:02X}");
         }
     }
-    out
+    Cow::Owned(out)
 }
 
 /// `text` for a message: quoted, control characters escaped, at most 80 characters.

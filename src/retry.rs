@@ -62,8 +62,9 @@ pub fn back_off(base: Duration, max: Duration, failures: u32, jitter: f64) -> Du
 /// A number in 0.0 to 1.0 that spreads well and needs no generator: the caller passes something that
 /// differs from event to event (the id) and from attempt to attempt.
 pub fn jitter(id: uuid::Uuid, attempts: u32) -> f64 {
-    let mut bytes = id.as_bytes().to_vec();
-    bytes.extend_from_slice(&attempts.to_be_bytes());
+    let mut bytes = [0; 20];
+    bytes[..16].copy_from_slice(id.as_bytes());
+    bytes[16..].copy_from_slice(&attempts.to_be_bytes());
     // FNV's high bits spread poorly over short inputs; one multiplicative finish mixes them.
     let hash = crate::lease::fnv1a64(&bytes).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (hash >> 11) as f64 / (1_u64 << 53) as f64

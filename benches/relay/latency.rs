@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::cpu::{Cost, Meter};
+use crate::it::support::eventually;
 use crate::stage::{Keys, Outbox, Stage, options};
 
 /// Latencies in milliseconds.
@@ -45,11 +46,22 @@ pub async fn at_rate(stage: &Stage, rate: u32, span: Duration) -> Latency {
         .unwrap();
     relay.drained().await;
     // The first second settles into the mode that fits the rate; it is not measured.
-    write(&outbox, rate, Duration::from_millis(1_500), "warm").await;
+    let warm = write(&outbox, rate, Duration::from_millis(1_500), "warm").await;
     let meter = Meter::start(stage.watched());
     let stamps = write(&outbox, rate, span, "e").await;
     let cost = meter.stop();
-    relay.drained().await;
+    let all = (warm.len() + stamps.len()) as u64;
+    eventually(
+        Duration::from_secs(60),
+        "all events are in the stream",
+        || async {
+            let messages = stream.get_info().await.unwrap().state.messages;
+            (messages == all)
+                .then_some(())
+                .ok_or(format!("{messages} of {all}"))
+        },
+    )
+    .await;
     relay.shutdown().await.unwrap();
 
     let arrived = arrivals(stage, &stream).await;

@@ -26,8 +26,6 @@ mod stage;
 // The servers of the integration tests.
 #[path = "../../tests/it"]
 mod it {
-    // What measuring needs no waiting for stays unused.
-    #[allow(unused_imports)]
     pub mod support;
 }
 

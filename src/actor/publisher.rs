@@ -116,7 +116,7 @@ impl Drop for Answer {
 /// Messages of a publisher.
 pub enum Message {
     /// Hand this over.
-    Publish(Box<HandOver>),
+    Publish(HandOver),
     /// An attempt to connect ended.
     Opened(u64, Result<Arc<dyn Session>, SinkError>),
     /// The session of this generation is gone, or has to go.
@@ -204,7 +204,7 @@ impl PublisherActor {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Message::Publish(hand_over) => state.publish(*hand_over),
+            Message::Publish(hand_over) => state.publish(hand_over),
             Message::Opened(generation, result) => state.opened(generation, result),
             Message::Lost(generation, reason) => state.lost(generation, &reason),
             Message::Closed(pause) => state.probe_after(pause),
@@ -324,18 +324,13 @@ impl State {
 
 /// The span around one publish: event id, kind and request id.
 fn publish_span(delivery: &Delivery) -> tracing::Span {
-    let span = tracing::info_span!(
+    // The fields are worked out only where somebody takes the span.
+    tracing::info_span!(
         "outbox.publish",
         event_id = %delivery.event.id,
         kind = %delivery.event.kind,
-        request_id = tracing::field::Empty,
-    );
-    if !span.is_disabled()
-        && let Some(request_id) = delivery.event.request_id()
-    {
-        span.record("request_id", request_id);
-    }
-    span
+        request_id = delivery.event.request_id(),
+    )
 }
 
 impl Shared {

@@ -1,4 +1,5 @@
-//! The sequencer: one per feed and ordering key with work, and one per feed for events without a key.
+//! The sequencer: one per feed and ordering key with work, and one per feed for events without a key. When its key
+//! has no work for a while it rests, under the name of that key, until it is given another.
 //!
 //! ```text
 //!   run ──head──> permit ──> publisher ──answer──> outcome ──> settler
@@ -61,6 +62,15 @@ pub struct Arguments {
 pub enum Message {
     /// Events for the run.
     Deliver(Vec<Work>),
+    /// Everything of the key before is settled: serve this one from now on.
+    Adopt {
+        /// The key.
+        key: Arc<str>,
+        /// As in [`Arguments::floor`].
+        floor: i64,
+        /// Events for the run.
+        work: Vec<Work>,
+    },
     /// The publisher's answer.
     Answered {
         /// For which event.
@@ -90,7 +100,7 @@ pub struct State {
     run: Run,
     /// Offers that wait for a permit or an answer.
     offers: HashMap<i64, Option<Task>>,
-    _place: Place,
+    place: Place,
 }
 
 /// The actor.
@@ -115,7 +125,7 @@ impl SequencerActor {
             Order::None
         };
         Ok(State {
-            _place: context.tree.enter(Role::Sequencer, name, myself.get_cell()),
+            place: context.tree.enter(Role::Sequencer, name, myself.get_cell()),
             hash: key.as_deref().map_or(0, |key| fnv1a64(key.as_bytes())),
             run: Run::new(order, floor),
             offers: HashMap::new(),
@@ -133,6 +143,10 @@ impl SequencerActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Message::Deliver(work) => state.deliver(work),
+            Message::Adopt { key, floor, work } => {
+                state.adopt(key, floor);
+                state.deliver(work);
+            }
             Message::Answered { seq, reply } => state.answered(seq, reply),
             Message::Closed(seq) => state.closed(seq),
             Message::Kept(seq) => state.kept(seq),
@@ -144,6 +158,15 @@ impl SequencerActor {
 }
 
 impl State {
+    /// Begins anew for another key. Nothing of the key before is out any more, so nothing is forgotten.
+    fn adopt(&mut self, key: Arc<str>, floor: i64) {
+        self.place.rename(&key);
+        self.hash = fnv1a64(key.as_bytes());
+        self.run = Run::new(Order::Kept, floor);
+        self.offers.clear();
+        self.key = Some(key);
+    }
+
     fn deliver(&mut self, work: Vec<Work>) {
         if self.run.is_halted() {
             return self.give_back(work.iter().map(|work| work.event.seq).collect());
@@ -192,13 +215,13 @@ impl State {
                 may_be_repeat: work.may_be_repeat,
                 event: work.event,
             };
-            let hand_over = Box::new(HandOver {
+            let hand_over = HandOver {
                 delivery,
                 ownership: Arc::clone(&context.ownership),
                 permit,
                 answer,
                 key,
-            });
+            };
             // Nobody there: the message is dropped, and with it the answer says "not sent".
             context
                 .publisher
@@ -458,9 +481,7 @@ impl State {
                 sequencer: waits.then(|| self.myself.clone()),
             },
         };
-        self.context
-            .settler
-            .send(settler::Message::Settle(Box::new(item)));
+        self.context.settler.send(settler::Message::Settle(item));
     }
 
     fn log_retry(&self, work: &Work, attempts: u32, pause: Duration, error: &str) {

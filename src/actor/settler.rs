@@ -73,7 +73,7 @@ pub struct Settled {
 /// Messages of a settler.
 pub enum Message {
     /// Write this.
-    Settle(Box<Item<Tell>>),
+    Settle(Item<Tell>),
     /// Gathering is over, or the pause after an outage.
     Go,
     /// A transaction ended.
@@ -133,7 +133,7 @@ impl SettlerActor {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Message::Settle(item) => state.settle(*item),
+            Message::Settle(item) => state.settle(item),
             Message::Go => state.go(),
             Message::Ended(batch, result) => state.ended(batch, result),
             Message::Flush(claimer, tag) => state.flush(claimer, tag),

@@ -55,6 +55,16 @@ pub struct Place {
     id: ActorId,
 }
 
+impl Place {
+    /// The actor is for something else from now on.
+    pub fn rename(&self, name: &str) {
+        if let Some(member) = self.tree.lock().get_mut(&self.id) {
+            member.name.clear();
+            member.name.push_str(name);
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.tree.lock().remove(&self.id);

@@ -29,6 +29,9 @@ const RESERVED: [&str; 2] = ["outbox-", "nats-"];
 
 const CONTENT_TYPE: &str = "Content-Type";
 
+/// Headers that a delivery has beside its row's, and room for what a sink adds.
+const OWN: usize = 10;
+
 /// A header: name and value.
 pub type Header = (Cow<'static, str>, String);
 
@@ -66,6 +69,7 @@ pub fn row(stored: &str) -> Result<Vec<Header>, PublishError> {
 pub fn all(delivery: &Delivery, row: Vec<Header>) -> Result<Vec<Header>, PublishError> {
     let event = &*delivery.event;
     let mut headers = row;
+    headers.reserve(OWN);
     if let Some(content_type) = check_content_type(event, &headers)? {
         headers.push((Cow::Borrowed(CONTENT_TYPE), content_type.to_owned()));
     }
@@ -74,12 +78,13 @@ pub fn all(delivery: &Delivery, row: Vec<Header>) -> Result<Vec<Header>, Publish
     let mut add = |name: &'static str, value: String| headers.push((Cow::Borrowed(name), value));
     add("Outbox-Kind", event.kind.clone());
     if let Some(key) = &event.ordering_key {
-        add("Outbox-Key", percent_encoded(key, is_unreserved));
+        let key = percent_encoded(key, is_unreserved);
+        add("Outbox-Key", key.into_owned());
     }
     add("Outbox-Seq", event.seq.to_string());
     add(
         "Outbox-Source",
-        percent_encoded(&delivery.source, is_unreserved),
+        percent_encoded(&delivery.source, is_unreserved).into_owned(),
     );
     add("Outbox-Occurred-At", event.occurred_at.to_string());
     add("Outbox-Attempt", delivery.attempt.to_string());

@@ -6,6 +6,8 @@
 //! becomes `_`, so that events without a key still have a subject; the value `_` itself is written
 //! `%5F`, so the two differ.
 
+use std::borrow::Cow;
+
 use crate::sink::{Delivery, PublishError};
 
 use super::headers::Header;
@@ -74,7 +76,7 @@ impl Template {
             parts,
         };
         // With the plainest values, whatever is wrong now is wrong with the literal text.
-        check(&template.filled(|_| "x".to_owned())).map_err(fail)?;
+        check(&template.filled(|_| "x".into())).map_err(fail)?;
         Ok(template)
     }
 
@@ -93,8 +95,8 @@ impl Template {
             check_kind(&event.kind)?;
         }
         let subject = self.filled(|part| match part {
-            Part::Literal(text) => text.clone(),
-            Part::Kind => event.kind.clone(),
+            Part::Literal(text) => text.into(),
+            Part::Kind => (&event.kind).into(),
             Part::Source => token(Some(&delivery.source)),
             Part::OrderingKey => token(event.ordering_key.as_deref()),
             Part::Header(name) => token(
@@ -120,9 +122,9 @@ impl Template {
             check_kind(kind)?;
         }
         let subject = self.filled(|part| match part {
-            Part::Literal(text) => text.clone(),
-            Part::Kind => kind.to_owned(),
-            Part::Source | Part::OrderingKey | Part::Header(_) => "example".to_owned(),
+            Part::Literal(text) => text.into(),
+            Part::Kind => kind.into(),
+            Part::Source | Part::OrderingKey | Part::Header(_) => "example".into(),
         });
         check(&subject).map_err(invalid_subject)?;
         Ok(subject)
@@ -143,14 +145,16 @@ impl Template {
         Some(format!("{}.>", &literal[..whole_tokens]))
     }
 
-    fn filled(&self, value: impl Fn(&Part) -> String) -> String {
-        self.parts
-            .iter()
-            .map(|part| match part {
-                Part::Literal(text) => text.clone(),
-                other => value(other),
-            })
-            .collect()
+    fn filled<'a>(&'a self, value: impl Fn(&'a Part) -> Cow<'a, str>) -> String {
+        // Enough for most kinds and keys.
+        let mut text = String::with_capacity(self.text.len() + 64);
+        for part in &self.parts {
+            match part {
+                Part::Literal(literal) => text.push_str(literal),
+                other => text.push_str(&value(other)),
+            }
+        }
+        text
     }
 }
 
@@ -172,10 +176,10 @@ impl Part {
 }
 
 /// One token for a value that may hold anything.
-fn token(value: Option<&str>) -> String {
+fn token(value: Option<&str>) -> Cow<'_, str> {
     let keep = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
     match value {
-        None | Some("") => ABSENT.to_owned(),
+        None | Some("") => ABSENT.into(),
         Some(ABSENT) => percent_encoded(ABSENT, |_| false),
         Some(value) => percent_encoded(value, keep),
     }

@@ -391,8 +391,9 @@ impl Active {
                 LINGER
             };
             for key in slot.feed.retire_idle(linger, now) {
-                slot.hands.retire(Some(&key));
+                slot.hands.rest(&key);
             }
+            slot.hands.thin_out();
             let (in_flight, parked) = (slot.feed.in_flight(), slot.feed.parked().count());
             if in_flight == 0 {
                 // The one for events without a key: it has none either.

@@ -1,4 +1,4 @@
-//! The sequencers of a feed: spawned when a key has work, retired when it has none.
+//! The sequencers of a feed: spawned when a key has work, laid to rest when it has none, and taken for the next key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,22 +12,66 @@ use super::{Message, Phase, State, Tag};
 use crate::actor::restart::Role;
 use crate::actor::sequencer::{self, SequencerActor};
 
+/// Most sequencers kept without a key. To spawn one and end it again costs about as much as all the rest that is
+/// done for an event, and the memory of this many is about 16 MiB.
+const RESTING: usize = 2_048;
+
 /// The living sequencers of one feed.
 #[derive(Default)]
 pub struct Hands {
     by_key: HashMap<Option<Arc<str>>, ActorRef<sequencer::Message>>,
-    by_id: HashMap<ActorId, Option<Arc<str>>>,
+    by_id: HashMap<ActorId, Duty>,
+    resting: Vec<ActorRef<sequencer::Message>>,
+    /// The fewest that rested at any time since [`Hands::thin_out`].
+    unneeded: usize,
+}
+
+/// What a sequencer is there for.
+enum Duty {
+    /// This key, or the events without one.
+    Key(Option<Arc<str>>),
+    /// Whichever key has work next.
+    Rest,
 }
 
 impl Hands {
     /// How many are alive.
     pub fn len(&self) -> usize {
-        self.by_key.len()
+        self.by_id.len()
     }
 
     /// None is alive.
     pub fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
+        self.by_id.is_empty()
+    }
+
+    /// A key has no work, and nothing of it is out: its sequencer may serve another one.
+    pub fn rest(&mut self, key: &Arc<str>) {
+        if self.resting.len() >= RESTING {
+            return self.retire(Some(key));
+        }
+        if let Some(sequencer) = self.by_key.remove(&Some(Arc::clone(key))) {
+            self.by_id.insert(sequencer.get_id(), Duty::Rest);
+            self.resting.push(sequencer);
+        }
+    }
+
+    /// Ends half of those that were not needed since the last time.
+    pub fn thin_out(&mut self) {
+        for _ in 0..self.unneeded.div_ceil(2) {
+            if let Some(sequencer) = self.resting.pop() {
+                self.by_id.remove(&sequencer.get_id());
+                let _ = sequencer.cast(sequencer::Message::Retire);
+            }
+        }
+        self.unneeded = self.resting.len();
+    }
+
+    /// One that rests, for a key with work.
+    fn take(&mut self) -> Option<ActorRef<sequencer::Message>> {
+        let sequencer = self.resting.pop()?;
+        self.unneeded = self.unneeded.min(self.resting.len());
+        Some(sequencer)
     }
 
     /// Ends a key's sequencer after what it was sent; a later event gets a new one.
@@ -48,21 +92,30 @@ impl Hands {
     /// Ends all at once.
     pub fn stop_all(&mut self) {
         self.by_id.clear();
-        for (_, sequencer) in self.by_key.drain() {
+        let busy = self.by_key.drain().map(|(_, sequencer)| sequencer);
+        for sequencer in busy.chain(self.resting.drain(..)) {
             sequencer.stop(None);
         }
     }
 
     fn add(&mut self, key: Option<Arc<str>>, sequencer: ActorRef<sequencer::Message>) {
-        self.by_id.insert(sequencer.get_id(), key.clone());
+        self.by_id
+            .insert(sequencer.get_id(), Duty::Key(key.clone()));
         self.by_key.insert(key, sequencer);
     }
 
     /// A sequencer is gone; `Some` when it was one of these: its key.
     fn gone(&mut self, id: ActorId) -> Option<Option<Arc<str>>> {
-        let key = self.by_id.remove(&id)?;
-        self.by_key.remove(&key);
-        Some(key)
+        match self.by_id.remove(&id)? {
+            Duty::Key(key) => {
+                self.by_key.remove(&key);
+                Some(key)
+            }
+            Duty::Rest => {
+                self.resting.retain(|sequencer| sequencer.get_id() != id);
+                None
+            }
+        }
     }
 }
 
@@ -144,6 +197,18 @@ async fn hand(
     if let Some(sequencer) = slot.hands.by_key.get(&key) {
         // One that just ended is reported by its supervision event, and its key read again.
         let _ = sequencer.cast(sequencer::Message::Deliver(work));
+        return;
+    }
+    if let Some(key) = &key
+        && let Some(sequencer) = slot.hands.take()
+    {
+        // One that just ended is reported by its supervision event here too: by then this is its key.
+        let _ = sequencer.cast(sequencer::Message::Adopt {
+            key: Arc::clone(key),
+            floor,
+            work,
+        });
+        slot.hands.add(Some(Arc::clone(key)), sequencer);
         return;
     }
     let arguments = sequencer::Arguments {

@@ -4,10 +4,11 @@
 //! its answer comes, when whoever asked stops waiting, and when the connection is lost, so nothing leaks.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_nats::{Message, StatusCode};
+use async_nats::{Message, StatusCode, Subject};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
@@ -51,7 +52,7 @@ pub(super) struct Inbox {
 
 #[derive(Debug)]
 struct Waiter {
-    subject: String,
+    subject: Subject,
     question: Question,
     /// Somebody answered who is no stream.
     foreign: bool,
@@ -81,13 +82,13 @@ impl Inbox {
     /// The reason for which the connection was lost.
     pub(super) fn expect(
         self: &Arc<Self>,
-        subject: &str,
+        subject: impl Into<Subject>,
         question: Question,
     ) -> Result<Expected, String> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, reply) = oneshot::channel();
         let waiter = Waiter {
-            subject: subject.to_owned(),
+            subject: subject.into(),
             question,
             foreign: false,
             answer,
@@ -144,7 +145,7 @@ impl Inbox {
         drop(forbidden);
         let refused = self
             .waiting()
-            .extract_if(|_, waiter| waiter.subject == subject)
+            .extract_if(|_, waiter| &*waiter.subject == subject)
             .collect::<Vec<_>>();
         for (_, waiter) in refused {
             let _ = waiter.answer.send(Reply::Forbidden);
@@ -196,7 +197,11 @@ pub(super) struct Expected {
 impl Expected {
     /// The reply subject to send with the question.
     pub(super) fn reply_to(&self) -> String {
-        format!("{}.{}", self.inbox.prefix, self.number)
+        let prefix = &self.inbox.prefix;
+        let mut text = String::with_capacity(prefix.len() + 1 + u64::MAX.ilog10() as usize + 1);
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{prefix}.{}", self.number);
+        text
     }
 
     /// Waits for the answer; `None` when the connection was lost. Cancel-safe.

@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerError};
+use async_nats::{
+    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerError, Subject,
+};
 use futures_util::StreamExt;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -145,7 +147,7 @@ impl Link {
     ///
     /// # Errors
     /// The reason for which the connection was lost.
-    pub(super) fn expect(&self, subject: &str) -> Result<Expected, String> {
+    pub(super) fn expect(&self, subject: Subject) -> Result<Expected, String> {
         self.inbox.expect(subject, Question::Publish)
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::str::FromStr;
 use std::time::Duration;
 
-use async_nats::{HeaderMap, HeaderName, HeaderValue};
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -36,7 +36,7 @@ pub(super) struct NatsSession {
 /// A message that the server will not choke on.
 #[derive(Debug)]
 struct Message {
-    subject: String,
+    subject: Subject,
     headers: HeaderMap,
     payload: Bytes,
 }
@@ -66,8 +66,8 @@ impl NatsSession {
         headers.push((Cow::Borrowed(EXPECTED_STREAM), self.stream.name.clone()));
         check_size(&headers, event.payload.as_bytes(), self.max_payload)?;
         Ok(Message {
-            subject,
-            headers: header_map(&headers)?,
+            subject: subject.into(),
+            headers: header_map(headers)?,
             payload: event.payload.as_bytes().clone(),
         })
     }
@@ -81,7 +81,7 @@ impl NatsSession {
     ) -> Result<(), PublishError> {
         let sending = self.link.client().publish_with_reply_and_headers(
             message.subject,
-            expected.reply_to(),
+            Subject::from(expected.reply_to()),
             message.headers,
             message.payload,
         );
@@ -151,7 +151,7 @@ impl Session for NatsSession {
         let subject = message.subject.clone();
         let mut expected = self
             .link
-            .expect(&subject)
+            .expect(subject.clone())
             .map_err(PublishError::connection_lost)?;
         self.send(message, &expected, deadline).await?;
         match tokio::time::timeout_at(deadline, expected.reply()).await {
@@ -202,19 +202,29 @@ fn check_size(headers: &[Header], payload: &Bytes, max: usize) -> Result<(), Pub
     Ok(())
 }
 
-/// Only conversions that cannot panic: `HeaderMap::insert` with text panics on what it does not like.
-fn header_map(headers: &[Header]) -> Result<HeaderMap, PublishError> {
+/// Only conversions that cannot panic: the client panics on text that it does not like, wherever that is not
+/// parsed by a function that says so.
+fn header_map(headers: Vec<Header>) -> Result<HeaderMap, PublishError> {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
-        let refused = |what: &str| {
+        let refused = |what: &str, name: &str| {
             PublishError::rejected(
                 envelope::INVALID_HEADER,
                 format!("the NATS client does not take {what} of header {name:?}"),
             )
         };
-        let key = HeaderName::from_str(name).map_err(|_| refused("the name"))?;
-        let value = HeaderValue::from_str(value).map_err(|_| refused("the value"))?;
-        map.append(key, value);
+        if value.contains(['\r', '\n']) {
+            return Err(refused("the value", &name));
+        }
+        let key = match name {
+            // Ours, without a copy.
+            Cow::Borrowed(name) => HeaderName::from_static(name),
+            Cow::Owned(name) => match HeaderName::from_str(&name) {
+                Ok(key) => key,
+                Err(_) => return Err(refused("the name", &name)),
+            },
+        };
+        map.append(key, HeaderValue::from(value));
     }
     Ok(map)
 }
@@ -243,6 +253,20 @@ mod tests {
             ("!#$%&'*+-.^_`|~".into(), "a\tb é".to_owned()),
             ("x".into(), String::new()),
         ];
-        assert_eq!(header_map(&headers).unwrap().len(), 2);
+        assert_eq!(header_map(headers.into()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_the_client_would_panic_at_is_refused() {
+        for (name, value) in [("x", "a\r\nb"), ("a:b", "x"), ("a b", "x")] {
+            let headers = vec![(name.to_owned().into(), value.to_owned())];
+            let error = header_map(headers).unwrap_err();
+            assert_eq!(
+                error.kind,
+                crate::sink::PublishErrorKind::Rejected {
+                    code: envelope::INVALID_HEADER
+                }
+            );
+        }
     }
 }

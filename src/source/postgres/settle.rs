@@ -4,6 +4,7 @@
 //! sink, which is nearly everything, go in a single statement. Whatever else a batch holds takes a
 //! transaction: lock leases and rows, look at what is done, decide ([`Settlement`]), write.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use sqlx::query;
@@ -284,14 +285,14 @@ fn simple(outcomes: &[Outcome]) -> bool {
 }
 
 /// The columns of acknowledgements.
-struct Receipts {
+struct Receipts<'a> {
     attempts: Vec<i64>,
-    streams: Vec<Option<String>>,
+    streams: Vec<Option<Cow<'a, str>>>,
     positions: Vec<Option<i64>>,
 }
 
-impl Receipts {
-    fn of(outcomes: &[&Outcome]) -> Self {
+impl<'a> Receipts<'a> {
+    fn of(outcomes: &[&'a Outcome]) -> Self {
         let mut columns = Self {
             attempts: Vec::with_capacity(outcomes.len()),
             streams: Vec::with_capacity(outcomes.len()),
@@ -299,16 +300,18 @@ impl Receipts {
         };
         for outcome in outcomes {
             let receipt = match &outcome.verdict {
-                Verdict::Published { receipt, .. } => receipt.clone(),
-                Verdict::Retried { .. } | Verdict::Discarded { .. } => Default::default(),
+                Verdict::Published { receipt, .. } => Some(receipt),
+                Verdict::Retried { .. } | Verdict::Discarded { .. } => None,
             };
+            let stream = receipt.and_then(|receipt| receipt.stream.as_deref());
+            let position = receipt.and_then(|receipt| receipt.position);
             columns.attempts.push(attempts(outcome));
             columns
                 .streams
-                .push(receipt.stream.map(|name| clean(&name, STREAM_CHARS)));
+                .push(stream.map(|name| clean(name, STREAM_CHARS)));
             columns
                 .positions
-                .push(receipt.position.and_then(|at| i64::try_from(at).ok()));
+                .push(position.and_then(|at| i64::try_from(at).ok()));
         }
         columns
     }
@@ -322,8 +325,8 @@ fn ids(outcomes: &[&Outcome]) -> Vec<Uuid> {
     outcomes.iter().map(|o| o.id).collect()
 }
 
-fn sinks(outcomes: &[&Outcome]) -> Vec<String> {
-    outcomes.iter().map(|o| o.sink.to_string()).collect()
+fn sinks<'a>(outcomes: &[&'a Outcome]) -> Vec<&'a str> {
+    outcomes.iter().map(|o| &*o.sink).collect()
 }
 
 fn attempts(outcome: &Outcome) -> i64 {

@@ -1,5 +1,6 @@
 //! Values as PostgreSQL holds them: times with their infinities, and text without zero bytes.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use sqlx::encode::IsNull;
@@ -79,8 +80,13 @@ pub(super) fn micros(span: Duration) -> i64 {
 }
 
 /// Text that PostgreSQL takes: no zero byte, and at most `limit` characters.
-pub(super) fn clean(text: &str, limit: usize) -> String {
-    text.chars().filter(|c| *c != '\0').take(limit).collect()
+pub(super) fn clean(text: &str, limit: usize) -> Cow<'_, str> {
+    // No text has more characters than bytes.
+    if text.len() <= limit && !text.contains('\0') {
+        return Cow::Borrowed(text);
+    }
+    let kept = text.chars().filter(|c| *c != '\0');
+    Cow::Owned(kept.take(limit).collect())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Life and death: shutdown, dropped handles, killed children, two relays at once.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use outboxd::actor::restart::Role;
@@ -311,4 +311,36 @@ async fn a_relay_under_a_host_tells_it_when_it_ends_and_goes_with_it() {
     sink.wait_for(2, LONG).await.unwrap();
     host.kill();
     assert!(relay.stopped().await.is_err());
+}
+
+#[tokio::test]
+async fn a_sequencer_whose_key_is_done_serves_another() {
+    let bench = Bench::start().await;
+    // What each sequencer was seen to serve, and how many keys had events so far.
+    let seen = std::sync::Mutex::new((HashMap::new(), 0));
+    eventually(LONG, "one was seen to serve two keys", || async {
+        let mut seen = seen.lock().unwrap();
+        let (served, keys) = &mut *seen;
+        for key in *keys..*keys + 10 {
+            bench.insert(&format!("k{key}"), 1..=3);
+        }
+        *keys += 10;
+        let again = bench.relay.members().into_iter().any(|member| {
+            let before = served.insert(member.cell.get_id(), member.name.clone());
+            member.role == Role::Sequencer && before.is_some_and(|name| name != member.name)
+        });
+        again.then_some(()).ok_or(format!("{} lived", served.len()))
+    })
+    .await;
+    let keys = seen.lock().unwrap().1;
+    let received = bench.received(keys * 3).await;
+    assert!(by_key(&received).values().all(|list| list[..] == [1, 2, 3]));
+    bench.emptied().await;
+    // None is kept for long without work.
+    eventually(LONG, "no sequencer lives", || async {
+        let members = bench.relay.members();
+        let alive = members.iter().filter(|m| m.role == Role::Sequencer).count();
+        (alive == 0).then_some(()).ok_or(format!("{alive} do"))
+    })
+    .await;
 }
