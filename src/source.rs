@@ -41,15 +41,15 @@ pub trait Source: Send + Sync + 'static {
     /// shard count and algorithm. Repeated after every outage.
     async fn open(&self) -> Result<Opened, SourceError>;
 
-    /// Reads forward: rows with `seq > after`, ascending, at most `limit`. Every visible row is
-    /// reported, also one that is done for this sink or not yet due, so that the caller can tell a gap
-    /// from a row. Bodies are left out for rows whose key is in `bare_keys`, that are done, that are not
-    /// due, and that are larger than [`INLINE_LIMIT`].
+    /// Reads forward: rows with `seq > after`, ascending. Every visible row is reported, also one that is
+    /// done for this sink or not yet due, so that the caller can tell a gap from a row. Bodies are left out
+    /// for rows whose key is in `bare_keys`, that are done, that are not due, and that are larger than
+    /// [`INLINE_LIMIT`]. The read ends with the row that fills one of its bounds.
     async fn read(
         &self,
         sink: &str,
         after: i64,
-        limit: u32,
+        bounds: ReadBounds,
         bare_keys: &[Arc<str>],
     ) -> Result<Vec<Row>, SourceError>;
 
@@ -160,6 +160,22 @@ pub trait Listener: Send + 'static {
 
 /// Payloads above this many bytes are not fetched with a batch, only one at a time.
 pub const INLINE_LIMIT: usize = 128 * 1024;
+
+/// What a forward read may bring: it ends with the row that fills one of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadBounds {
+    /// Rows, with and without a body.
+    pub rows: u32,
+    /// Rows with a body.
+    pub bodies: u32,
+}
+
+impl ReadBounds {
+    /// So many rows, whatever they carry.
+    pub fn rows(rows: u32) -> Self {
+        Self { rows, bodies: rows }
+    }
+}
 
 /// What [`Source::open`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use async_nats::jetstream::context::ContextBuilder;
 use futures_util::stream::{self, StreamExt};
 use outboxd::lease::{Lease, shard_of};
 use outboxd::sink::Receipt;
-use outboxd::source::{Outcome, PublishedKeep, Row, Source, Verdict};
+use outboxd::source::{Outcome, PublishedKeep, ReadBounds, Row, Source, Verdict};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -73,7 +73,10 @@ pub async fn reads_and_settlements(stage: &Stage, events: u32, keep: PublishedKe
     let reading = tokio::spawn(async move {
         let mut after = 0;
         loop {
-            let batch = reader.read("events", after, BATCH, &[]).await.unwrap();
+            let batch = reader
+                .read("events", after, ReadBounds::rows(BATCH), &[])
+                .await
+                .unwrap();
             let Some(last) = batch.last() else { break };
             after = last.seq;
             rows.send(batch).await.unwrap();

@@ -23,7 +23,8 @@ use super::admin::{
 };
 use super::{
     Backlog, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, PublishedKeep,
-    Renewed, Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark, Writers,
+    ReadBounds, Renewed, Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark,
+    Writers,
 };
 use crate::event::Timestamp;
 use crate::lease::Lease;
@@ -202,10 +203,10 @@ impl Source for Postgres {
         &self,
         sink: &str,
         after: i64,
-        limit: u32,
+        bounds: ReadBounds,
         bare_keys: &[Arc<str>],
     ) -> Result<Vec<Row>, SourceError> {
-        self.read_forward(sink, after, limit, bare_keys).await
+        self.read_forward(sink, after, bounds, bare_keys).await
     }
 
     async fn read_keys(

@@ -11,8 +11,8 @@ use uuid::Uuid;
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::{
-    Backlog, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, Renewed, Retention,
-    Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark, Writers,
+    Backlog, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, ReadBounds, Renewed,
+    Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark, Writers,
 };
 
 /// A call of [`Source`], for hooks and counts.
@@ -217,10 +217,10 @@ impl Source for FaultySource {
         &self,
         sink: &str,
         after: i64,
-        limit: u32,
+        bounds: ReadBounds,
         bare_keys: &[Arc<str>],
     ) -> Result<Vec<Row>, SourceError> {
-        let call = self.inner.read(sink, after, limit, bare_keys);
+        let call = self.inner.read(sink, after, bounds, bare_keys);
         self.faults.around(Op::Read, call).await
     }
 

@@ -24,7 +24,7 @@ use crate::event::Payload;
 use crate::lease::{Lease, shard_of};
 use crate::sink::Receipt;
 use crate::source::admin::Admin;
-use crate::source::{Outcome, Row, Source, Verdict};
+use crate::source::{Outcome, ReadBounds, Row, Source, Verdict};
 
 mod deciding;
 mod leasing;
@@ -350,7 +350,10 @@ async fn settle(source: &dyn Source, outcomes: &[Outcome]) -> Vec<bool> {
 
 /// Every visible row of the feed to `sink`.
 async fn read_all(source: &dyn Source, sink: &str) -> Vec<Row> {
-    source.read(sink, 0, 10_000, &[]).await.expect("read")
+    source
+        .read(sink, 0, ReadBounds::rows(10_000), &[])
+        .await
+        .expect("read")
 }
 
 async fn row(source: &dyn Source, sink: &str, seq: i64) -> Option<Row> {

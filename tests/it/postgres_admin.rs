@@ -7,7 +7,7 @@ use outboxd::event::Payload;
 use outboxd::lease::Lease;
 use outboxd::source::admin::{Admin, DiscardedFilter, NewEvent, Operator};
 use outboxd::source::postgres::Postgres;
-use outboxd::source::{Command, Outcome, Source, SourceErrorKind};
+use outboxd::source::{Command, Outcome, ReadBounds, Source, SourceErrorKind};
 use uuid::Uuid;
 
 use crate::postgres_fixture::*;
@@ -294,7 +294,10 @@ async fn requeued_events_come_back_under_their_seq_and_owners_are_told() {
 #[tokio::test]
 async fn a_requeue_reaches_only_the_sinks_it_was_discarded_for() {
     let (database, source, leases) = with_discards(&["events", "hooks"]).await;
-    let rows = source.read("hooks", 0, 100, &[]).await.unwrap();
+    let rows = source
+        .read("hooks", 0, ReadBounds::rows(100), &[])
+        .await
+        .unwrap();
     // Event 1 is finished by the other sink and gone; event 2 still waits for it.
     let finish = [outcome(
         &leases,
@@ -316,7 +319,10 @@ async fn a_requeue_reaches_only_the_sinks_it_was_discarded_for() {
     );
     let events = read(&source).await;
     assert_eq!(events.iter().filter(|row| row.done).count(), 0);
-    let hooks = source.read("hooks", 0, 100, &[]).await.unwrap();
+    let hooks = source
+        .read("hooks", 0, ReadBounds::rows(100), &[])
+        .await
+        .unwrap();
     assert_eq!(
         hooks
             .iter()

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use outboxd::source::admin::Admin;
 use outboxd::source::postgres::{Options, Pooler, Postgres, Tls};
-use outboxd::source::{Source, SourceErrorKind};
+use outboxd::source::{ReadBounds, Source, SourceErrorKind};
 
 use crate::postgres_fixture::*;
 use crate::support::eventually;
@@ -30,11 +30,14 @@ async fn a_statement_that_takes_too_long_ends_and_takes_its_connection_along() {
         .await
         .unwrap();
     let start = Instant::now();
-    let error = refusal(source.read("events", 0, 10, &[]).await);
+    let error = refusal(source.read("events", 0, ReadBounds::rows(10), &[]).await);
     assert_eq!(error.kind, SourceErrorKind::Unavailable, "{error}");
     assert!(start.elapsed() < Duration::from_secs(5));
     sqlx::raw_sql("commit").execute(&mut blocker).await.unwrap();
-    source.read("events", 0, 10, &[]).await.unwrap();
+    source
+        .read("events", 0, ReadBounds::rows(10), &[])
+        .await
+        .unwrap();
     eventually(Duration::from_secs(10), "the cut connection to end", || async {
         let left = number(&database, "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'outboxd' and state = 'active'").await;
         if left == 0 { Ok(()) } else { Err(format!("{left} are active")) }
@@ -83,7 +86,7 @@ async fn a_dropped_call_leaves_no_half_read_connection() {
             .execute(&mut blocker)
             .await
             .unwrap();
-        let read = source.read("events", 0, 10, &[]);
+        let read = source.read("events", 0, ReadBounds::rows(10), &[]);
         assert!(
             tokio::time::timeout(Duration::from_millis(100), read)
                 .await
@@ -91,7 +94,14 @@ async fn a_dropped_call_leaves_no_half_read_connection() {
         );
         sqlx::raw_sql("commit").execute(&mut blocker).await.unwrap();
         assert_eq!(source.leases().await.unwrap().len(), 16);
-        assert_eq!(source.read("events", 0, 100, &[]).await.unwrap().len(), 50);
+        assert_eq!(
+            source
+                .read("events", 0, ReadBounds::rows(100), &[])
+                .await
+                .unwrap()
+                .len(),
+            50
+        );
     }
     eventually(
         Duration::from_secs(10),
@@ -177,7 +187,7 @@ async fn a_changed_table_costs_at_most_one_call_per_connection() {
     database
         .execute("alter table outbox.event alter column content_type type varchar(400)")
         .await;
-    let first = source.read("events", 0, 10, &[]).await;
+    let first = source.read("events", 0, ReadBounds::rows(10), &[]).await;
     assert!(first.is_ok() || refusal(first).kind == SourceErrorKind::Unavailable);
     assert_eq!(read(&source).await.len(), 3);
 }
@@ -319,7 +329,7 @@ async fn a_declared_pooler_serves_eight_callers_without_a_failure() {
         async move {
             for round in 0..50_i64 {
                 let rows = source
-                    .read("events", caller * 250 + round * 5, 5, &[])
+                    .read("events", caller * 250 + round * 5, ReadBounds::rows(5), &[])
                     .await
                     .unwrap();
                 assert!(rows.iter().all(|row| row.seq > caller * 250 + round * 5));

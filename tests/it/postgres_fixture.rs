@@ -8,7 +8,7 @@ use outboxd::sink::Receipt;
 use outboxd::source::admin::Admin;
 use outboxd::source::postgres::{Options, Pooler, Postgres};
 use outboxd::source::{
-    DiscardReason, Outcome, PublishedKeep, Retention, Row, Source, SourceError, Verdict,
+    DiscardReason, Outcome, PublishedKeep, ReadBounds, Retention, Row, Source, SourceError, Verdict,
 };
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
@@ -91,7 +91,10 @@ pub async fn text(database: &Database, sql: &str) -> String {
 }
 
 pub async fn read(source: &Postgres) -> Vec<Row> {
-    source.read("events", 0, 1_000, &[]).await.unwrap()
+    source
+        .read("events", 0, ReadBounds::rows(1_000), &[])
+        .await
+        .unwrap()
 }
 
 pub async fn acquire(source: &Postgres) -> Vec<Lease> {

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use outboxd::source::{Outcome, PublishedKeep, Source};
+use outboxd::source::{Outcome, PublishedKeep, ReadBounds, Source};
 
 use crate::postgres_fixture::*;
 use crate::support::postgres::Database;
@@ -36,7 +36,10 @@ async fn measure(keep: PublishedKeep, sinks: &[&str]) {
     let mut after = 0;
     loop {
         let start = Instant::now();
-        let rows = source.read("events", after, BATCH, &[]).await.unwrap();
+        let rows = source
+            .read("events", after, ReadBounds::rows(BATCH), &[])
+            .await
+            .unwrap();
         reading += start.elapsed();
         let Some(last) = rows.last() else { break };
         after = last.seq;

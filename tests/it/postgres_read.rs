@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd::event::{Payload, Timestamp};
-use outboxd::source::{INLINE_LIMIT, Source, SweepMark};
+use outboxd::source::{INLINE_LIMIT, ReadBounds, Source, SweepMark};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::postgres_fixture::*;
@@ -63,7 +63,10 @@ async fn no_value_in_any_column_fails_a_read() {
                       (4, 'events', 'retry', -1, 'infinity')",
         )
         .await;
-    let rows = source.read("events", i64::MIN, 1_000, &[]).await.unwrap();
+    let rows = source
+        .read("events", i64::MIN, ReadBounds::rows(1_000), &[])
+        .await
+        .unwrap();
     assert_eq!(rows.len(), 10);
     let at = |seq: i64| rows.iter().find(|row| row.seq == seq).unwrap();
     assert_eq!(at(1).due_in, Duration::ZERO);
@@ -109,7 +112,10 @@ async fn bodies_are_left_out_where_they_would_not_be_used() {
         )
         .await;
     let bare: Arc<str> = "bare".into();
-    let rows = source.read("events", 0, 100, &[bare]).await.unwrap();
+    let rows = source
+        .read("events", 0, ReadBounds::rows(100), &[bare])
+        .await
+        .unwrap();
     let with_body: Vec<i64> = rows
         .iter()
         .filter(|r| r.body.is_some())
@@ -128,7 +134,10 @@ async fn bodies_are_left_out_where_they_would_not_be_used() {
         200_000
     );
     // The other sink sees its own state.
-    let rows = source.read("other", 0, 100, &[]).await.unwrap();
+    let rows = source
+        .read("other", 0, ReadBounds::rows(100), &[])
+        .await
+        .unwrap();
     assert!(!rows[1].done && rows[1].attempts == 3);
     assert!(rows[3].due_in.is_zero());
 }

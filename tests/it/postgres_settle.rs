@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outboxd::source::{Outcome, PublishedKeep, Source, SourceErrorKind, Verdict};
+use outboxd::source::{Outcome, PublishedKeep, ReadBounds, Source, SourceErrorKind, Verdict};
 
 use crate::postgres_fixture::*;
 use crate::support::eventually;
@@ -173,7 +173,7 @@ async fn an_event_leaves_when_the_last_sink_of_its_route_is_done() {
     assert!(read(&source).await.iter().all(|row| row.done));
     assert_eq!(
         source
-            .read("hooks", 0, 10, &[])
+            .read("hooks", 0, ReadBounds::rows(10), &[])
             .await
             .unwrap()
             .iter()
@@ -206,7 +206,10 @@ async fn an_event_leaves_when_the_last_sink_of_its_route_is_done() {
         1
     );
     assert_eq!(number(&database, MARKS).await, 2);
-    let waiting = source.read("hooks", 0, 10, &[]).await.unwrap();
+    let waiting = source
+        .read("hooks", 0, ReadBounds::rows(10), &[])
+        .await
+        .unwrap();
     assert_eq!((waiting.len(), waiting[0].attempts), (1, 1));
     assert!(waiting[0].due_in > Duration::from_secs(50));
 }
@@ -390,7 +393,10 @@ async fn settlements_in_any_order_do_not_deadlock() {
     let leases = acquire(&source).await;
     for round in 0..10 {
         insert(&database, 400, 40).await;
-        let rows = source.read("events", 0, 1_000, &[]).await.unwrap();
+        let rows = source
+            .read("events", 0, ReadBounds::rows(1_000), &[])
+            .await
+            .unwrap();
         let forward: Vec<Outcome> = rows
             .iter()
             .map(|row| outcome(&leases, row, &["events", "b"], published()))

@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use self::action::{Action, Actions, ReadPlan};
+use self::action::{Action, Actions, ReadPlan, with_body};
 use super::budget::Budget;
 use super::cursor::Cursor;
 use super::keys::{Flow, KeyState, OrderKey, Wait};
@@ -26,8 +26,11 @@ mod behind;
 mod found;
 mod hand;
 
-/// Most rows of one forward read.
+/// Most rows of one forward read, unless most of them are passed over.
 pub const BATCH: usize = 500;
+/// Most rows of one forward read while most are passed over: they come without bodies and cost little, and what
+/// stands behind them waits.
+const SKIM: usize = 5_000;
 /// Most keys whose bodies a forward read leaves out by name.
 const BARE_KEYS: usize = 128;
 /// Gaps told apart.
@@ -63,6 +66,8 @@ pub struct Feed {
     outstanding: HashMap<i64, (Option<Arc<str>>, usize)>,
     recent: Recent,
     bare: VecDeque<Arc<str>>,
+    /// Most rows of the last forward read came without a body.
+    skims: bool,
     fetching: HashSet<i64>,
     /// Rows that an operator put back while their outcome was still on its way here: read again after it.
     again: HashSet<i64>,
@@ -87,6 +92,7 @@ impl Feed {
             outstanding: HashMap::new(),
             recent: Recent::default(),
             bare: VecDeque::new(),
+            skims: false,
             fetching: HashSet::new(),
             again: HashSet::new(),
             high: HashMap::new(),
@@ -143,14 +149,15 @@ impl Feed {
         if !self.cursor.may_read() || self.cursor.at() == i64::MAX {
             return None;
         }
-        let limit = self.budget.allowance(BATCH);
-        if limit == 0 {
+        let bodies = self.budget.allowance(BATCH);
+        if bodies == 0 {
             return None;
         }
-        self.budget.reserve(limit);
+        self.budget.reserve(bodies);
         Some(ReadPlan {
             after: self.cursor.at(),
-            limit,
+            rows: if self.skims { SKIM } else { bodies },
+            bodies,
             bare_keys: self
                 .bare
                 .iter()
@@ -168,12 +175,13 @@ impl Feed {
 
     /// A forward read failed.
     pub fn read_failed(&mut self, plan: &ReadPlan) {
-        self.budget.release(plan.limit);
+        self.budget.release(plan.bodies);
     }
 
     /// Takes in a forward read.
     pub fn on_read(&mut self, plan: &ReadPlan, rows: Vec<Row>, now: u64) -> Vec<Action> {
-        self.budget.release(plan.limit);
+        self.budget.release(plan.bodies);
+        self.skims = !plan.ran_dry(&rows) && with_body(&rows) * 2 < rows.len();
         let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
         let usable = self.cursor.advance(&seqs, now);
         let mut out = Actions::default();

@@ -9,7 +9,7 @@ use super::active::Active;
 use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
 use super::{Look, LookedInto, Message, Seen};
 use crate::actor::handle::guarded;
-use crate::source::{Row, Source, SourceError};
+use crate::source::{ReadBounds, Row, Source, SourceError};
 
 /// Most rows of a look into gaps.
 const LOOK: u32 = 1_000;
@@ -35,9 +35,12 @@ impl Active {
         let gaps = slot.feed.cursor().late_ranges();
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
-            let limit = u32::try_from(plan.limit).unwrap_or(u32::MAX);
-            let result = match guarded(source.read(&sink, plan.after, limit, &plan.bare_keys)).await
-            {
+            let bounds = ReadBounds {
+                rows: u32::try_from(plan.rows).unwrap_or(u32::MAX),
+                bodies: u32::try_from(plan.bodies).unwrap_or(u32::MAX),
+            };
+            let call = source.read(&sink, plan.after, bounds, &plan.bare_keys);
+            let result = match guarded(call).await {
                 Ok(rows) => seen(&*source, rows, gaps).await,
                 Err(error) => Err(error),
             };
@@ -60,7 +63,7 @@ impl Active {
             Ok(Seen { rows, late }) => {
                 slot.late(&late, now);
                 let count = rows.len();
-                slot.dry = count < plan.limit;
+                slot.dry = plan.ran_dry(&rows);
                 slot.want_read |= !slot.dry;
                 let actions = slot.feed.on_read(plan, rows, now);
                 slot.feed.recent_mut().read_ended(read);

@@ -15,7 +15,7 @@ use crate::lease::Lease;
 use crate::source::settlement::{Facts, Mark, Settlement};
 use crate::source::{
     Backlog, Command, Commands, Due, Head, Heartbeat, LeaseView, Listener, Opened, Outcome,
-    Renewed, Retention, Row, Source, SourceError, Sweep, SweepMark, Verdict, Writers,
+    ReadBounds, Renewed, Retention, Row, Source, SourceError, Sweep, SweepMark, Verdict, Writers,
 };
 
 #[async_trait]
@@ -37,19 +37,25 @@ impl Source for Memory {
         &self,
         sink: &str,
         after: i64,
-        limit: u32,
+        bounds: ReadBounds,
         bare_keys: &[Arc<str>],
     ) -> Result<Vec<Row>, SourceError> {
         let (now, store) = (self.now(), self.store());
         let Some(first) = after.checked_add(1) else {
             return Ok(Vec::new());
         };
-        let rows = store.rows.range(first..).take(limit as usize);
+        let rows = store.rows.range(first..).take(bounds.rows as usize);
         let view = |row| match bare(row, bare_keys) {
             true => store.view(row, sink, now, Want::Never),
             false => store.view(row, sink, now, Want::IfUsed),
         };
-        Ok(rows.map(|(_, row)| view(row)).collect())
+        let mut room = bounds.bodies;
+        let rows = rows.map(|(_, row)| view(row)).take_while(|row| {
+            let fits = room > 0;
+            room -= u32::from(fits && row.body.is_some());
+            fits
+        });
+        Ok(rows.collect())
     }
 
     async fn read_keys(

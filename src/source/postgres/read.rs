@@ -9,7 +9,7 @@ use sqlx::{Row as _, query};
 
 use super::Postgres;
 use super::value::Moment;
-use crate::source::{Body, INLINE_LIMIT, Row, SourceError, payload};
+use crate::source::{Body, INLINE_LIMIT, ReadBounds, Row, SourceError, payload};
 
 const READING: &str = "reading events";
 const PROBING: &str = "looking into gaps";
@@ -19,16 +19,17 @@ impl Postgres {
         &self,
         sink: &str,
         after: i64,
-        limit: u32,
+        bounds: ReadBounds,
         bare_keys: &[Arc<str>],
     ) -> Result<Vec<Row>, SourceError> {
         let bare: Vec<&str> = bare_keys.iter().map(|key| &**key).collect();
         let call = query(self.sql.read.text())
             .bind(sink)
             .bind(after)
-            .bind(i64::from(limit))
+            .bind(i64::from(bounds.rows))
             .bind(bare)
-            .bind(INLINE_LIMIT as i32);
+            .bind(INLINE_LIMIT as i32)
+            .bind(i64::from(bounds.bodies));
         self.decode(self.relay.rows(READING, call).await?)
     }
 

@@ -12,14 +12,14 @@ use super::decode::{self, UNREADABLE};
 use super::error::Failure;
 use super::{Sqlite, json};
 use crate::event::{Payload, Timestamp};
-use crate::source::{Body, INLINE_LIMIT, Row, SourceError};
+use crate::source::{Body, INLINE_LIMIT, ReadBounds, Row, SourceError};
 
 impl Sqlite {
     pub(super) async fn forward(
         &self,
         sink: &str,
         after: i64,
-        limit: u32,
+        bounds: ReadBounds,
         bare_keys: &[Arc<str>],
     ) -> Result<Vec<Row>, SourceError> {
         let read = async {
@@ -31,7 +31,8 @@ impl Sqlite {
                 .bind(INLINE_LIMIT as i64)
                 .bind(after)
                 .bind(json(bare_keys))
-                .bind(i64::from(limit));
+                .bind(i64::from(bounds.rows))
+                .bind(i64::from(bounds.bodies));
             let rows = query.fetch_all(taken.sql()).await?;
             let mut rows = decoded(rows, now, false)?;
             rows.sort_by_key(|row| row.seq);

@@ -11,8 +11,8 @@ use super::Sqlite;
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::{
-    Backlog, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, Renewed, Retention,
-    Row, Source, SourceError, Sweep, SweepMark, Writers,
+    Backlog, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, ReadBounds, Renewed,
+    Retention, Row, Source, SourceError, Sweep, SweepMark, Writers,
 };
 
 #[async_trait]
@@ -29,10 +29,10 @@ impl Source for Sqlite {
         &self,
         sink: &str,
         after: i64,
-        limit: u32,
+        bounds: ReadBounds,
         bare_keys: &[Arc<str>],
     ) -> Result<Vec<Row>, SourceError> {
-        self.forward(sink, after, limit, bare_keys).await
+        self.forward(sink, after, bounds, bare_keys).await
     }
 
     async fn read_keys(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::source::INLINE_LIMIT;
+use crate::source::{INLINE_LIMIT, ReadBounds};
 
 pub(super) const CASES: &[Case] = list![
     opening_tells_shards_and_a_stable_incarnation,
@@ -13,6 +13,7 @@ pub(super) const CASES: &[Case] = list![
     reading_goes_forward_and_keeps_to_its_limit,
     many_rows_come_in_pages_without_a_hole,
     bodies_are_left_out_where_they_would_not_be_used,
+    rows_and_bodies_are_bounded_by_themselves,
     a_delayed_row_tells_when_it_is_due,
     keys_are_read_in_runs,
     any_text_is_a_key,
@@ -101,13 +102,25 @@ async fn reading_goes_forward_and_keeps_to_its_limit(outbox: &dyn Outbox) {
     let rows: Vec<NewRow> = (0..5).map(|n| NewRow::json("a", &n.to_string())).collect();
     let at = places(&outbox.insert(&rows).await);
     let source = outbox.source();
-    let read = source.read(SINK, at[0], 2, &[]).await.expect("read");
+    let read = source
+        .read(SINK, at[0], ReadBounds::rows(2), &[])
+        .await
+        .expect("read");
     assert_eq!(seqs(&read), at[1..3]);
-    let read = source.read(SINK, at[2], 100, &[]).await.expect("read");
+    let read = source
+        .read(SINK, at[2], ReadBounds::rows(100), &[])
+        .await
+        .expect("read");
     assert_eq!(seqs(&read), at[3..]);
-    let read = source.read(SINK, at[4], 100, &[]).await.expect("read");
+    let read = source
+        .read(SINK, at[4], ReadBounds::rows(100), &[])
+        .await
+        .expect("read");
     assert!(read.is_empty());
-    let read = source.read(SINK, i64::MAX, 100, &[]).await.expect("read");
+    let read = source
+        .read(SINK, i64::MAX, ReadBounds::rows(100), &[])
+        .await
+        .expect("read");
     assert!(read.is_empty(), "nothing is above the highest number");
 }
 
@@ -121,7 +134,10 @@ async fn many_rows_come_in_pages_without_a_hole(outbox: &dyn Outbox) {
     let mut seen = Vec::new();
     loop {
         let after = seen.last().copied().unwrap_or(0);
-        let page = source.read(SINK, after, 1_000, &[]).await.expect("read");
+        let page = source
+            .read(SINK, after, ReadBounds::rows(1_000), &[])
+            .await
+            .expect("read");
         if page.is_empty() {
             break;
         }
@@ -146,13 +162,34 @@ async fn bodies_are_left_out_where_they_would_not_be_used(outbox: &dyn Outbox) {
     let bare = [Arc::from("parked"), Arc::from("another")];
     let read = outbox
         .source()
-        .read(SINK, 0, 10, &bare)
+        .read(SINK, 0, ReadBounds::rows(10), &bare)
         .await
         .expect("read");
     let bodies: Vec<bool> = read.iter().map(|row| row.body.is_some()).collect();
     assert_eq!(bodies, [false, true, false, false, true]);
     assert_eq!(read[0].ordering_key.as_deref(), Some("parked"));
     assert_eq!((read[0].size, read[3].size), (1, large.len()));
+}
+
+/// Rows without a body count against the rows, others against both; the row that fills a bound is the last.
+async fn rows_and_bodies_are_bounded_by_themselves(outbox: &dyn Outbox) {
+    let keys = ["free", "parked", "parked", "free", "parked", "free", "free"];
+    let rows = keys.map(|key| NewRow::json("a", "1").key(key));
+    let at = places(&outbox.insert(&rows).await);
+    let source = outbox.source();
+    let bare = [Arc::from("parked")];
+    for (rows, bodies, count) in [
+        (7, 7, 7),
+        (5, 7, 5),
+        (7, 1, 1),
+        (7, 2, 4),
+        (4, 2, 4),
+        (3, 2, 3),
+    ] {
+        let bounds = ReadBounds { rows, bodies };
+        let read = source.read(SINK, 0, bounds, &bare).await.expect("read");
+        assert_eq!(seqs(&read), at[..count], "{bounds:?}");
+    }
 }
 
 /// `due_in` counts down to the writer's time.
@@ -259,7 +296,10 @@ async fn any_text_is_a_key(outbox: &dyn Outbox) {
     assert_eq!(seqs(&runs), places(&at));
 
     let bare: Vec<Arc<str>> = keys.iter().map(|key| Arc::from(*key)).collect();
-    let read = source.read(SINK, 0, 100, &bare).await.expect("read");
+    let read = source
+        .read(SINK, 0, ReadBounds::rows(100), &bare)
+        .await
+        .expect("read");
     assert!(read.iter().all(|row| row.body.is_none()), "all are named");
 }
 

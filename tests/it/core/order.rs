@@ -260,3 +260,24 @@ fn retrying(max_attempts: u32, pause: Duration) -> outboxd::route::Routes {
         },
     }])
 }
+
+#[tokio::test]
+async fn what_is_passed_over_is_read_in_large_pieces() {
+    let bench = Bench::start().await;
+    let gate = Gate::closed();
+    let held = gate.clone();
+    bench.sink.on(move |delivery| {
+        let hot = delivery.event.ordering_key.as_deref() == Some("hot");
+        hot.then(|| Answer::Hold(held.clone(), Box::new(Answer::Take)))
+    });
+    bench.insert("hot", 1..=1);
+    bench.handed_over(1).await;
+    let rows: Vec<NewRow> = (2..=30_000).map(|n| row("hot", n)).collect();
+    let before = bench.faults.count(Op::Read);
+    bench.source.insert(&rows).unwrap();
+    bench.insert("cold", 1..=1);
+    bench.received(1).await;
+    // Two small ones until it shows, then 5,000 rows each; and some that found nothing yet, or nothing more.
+    let reads = bench.faults.count(Op::Read) - before;
+    assert!(reads <= 20, "{reads} reads");
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use outboxd::event::Payload;
 use outboxd::lease::shard_of;
 use outboxd::source::admin::DiscardedFilter;
-use outboxd::source::{DiscardReason, Outcome, Source, Verdict};
+use outboxd::source::{DiscardReason, Outcome, ReadBounds, Source, Verdict};
 use outboxd::testing::source::{Outbox as _, SHARDS};
 use uuid::Uuid;
 
@@ -61,7 +61,10 @@ async fn filled() -> (SqliteOutbox, Arc<dyn Source>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_rows_are_read_like_any_other() {
     let (_outbox, source) = filled().await;
-    let rows = source.read("events", 0, 1_000, &[]).await.unwrap();
+    let rows = source
+        .read("events", 0, ReadBounds::rows(1_000), &[])
+        .await
+        .unwrap();
     assert_eq!(rows.len(), HOSTILE.len());
     for (row, values) in rows.iter().zip(HOSTILE) {
         assert_eq!(
@@ -100,7 +103,10 @@ async fn hostile_rows_are_read_like_any_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_key_that_was_read_can_be_asked_for() {
     let (_outbox, source) = filled().await;
-    let rows = source.read("events", 0, 1_000, &[]).await.unwrap();
+    let rows = source
+        .read("events", 0, ReadBounds::rows(1_000), &[])
+        .await
+        .unwrap();
     let keyed: Vec<_> = rows
         .iter()
         .filter(|row| row.ordering_key.is_some())
@@ -145,7 +151,10 @@ async fn hostile_rows_can_be_settled_and_set_aside() {
         .acquire(Uuid::now_v7(), Duration::from_secs(60))
         .await
         .unwrap();
-    let rows = source.read("events", 0, 1_000, &[]).await.unwrap();
+    let rows = source
+        .read("events", 0, ReadBounds::rows(1_000), &[])
+        .await
+        .unwrap();
     let outcomes: Vec<Outcome> = rows
         .iter()
         .map(|row| Outcome {
@@ -170,7 +179,13 @@ async fn hostile_rows_can_be_settled_and_set_aside() {
         .collect();
     let flags = source.settle(&outcomes, true).await.unwrap();
     assert_eq!(flags, vec![true; HOSTILE.len()]);
-    assert!(source.read("events", 0, 10, &[]).await.unwrap().is_empty());
+    assert!(
+        source
+            .read("events", 0, ReadBounds::rows(10), &[])
+            .await
+            .unwrap()
+            .is_empty()
+    );
     let listed = outbox
         .admin()
         .discarded(&DiscardedFilter::default(), 100)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use outboxd::source::admin::Admin as _;
 use outboxd::source::sqlite::{Options, Sqlite};
-use outboxd::source::{Source as _, SourceErrorKind};
+use outboxd::source::{ReadBounds, Source as _, SourceErrorKind};
 use outboxd::testing::source::{NewRow, Outbox as _};
 use sqlx::Connection as _;
 use uuid::Uuid;
@@ -134,7 +134,11 @@ async fn a_writer_that_does_not_commit_is_an_outage_that_ends() {
     assert_eq!(error.kind, SourceErrorKind::Unavailable, "{error}");
     assert!(started.elapsed() < 10 * limit);
     assert!(
-        source.read("events", 0, 10, &[]).await.unwrap().is_empty(),
+        source
+            .read("events", 0, ReadBounds::rows(10), &[])
+            .await
+            .unwrap()
+            .is_empty(),
         "reads go on"
     );
     transaction.rollback().await.unwrap();
@@ -158,7 +162,14 @@ async fn a_replaced_file_is_another_history() {
         .unwrap();
     application.close().await.unwrap();
     outbox.insert(&[NewRow::json("a", "1")]).await;
-    assert_eq!(source.read("events", 0, 10, &[]).await.unwrap().len(), 1);
+    assert_eq!(
+        source
+            .read("events", 0, ReadBounds::rows(10), &[])
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
 
     source.close().await;
     for suffix in ["db-wal", "db-shm"] {
@@ -173,7 +184,13 @@ async fn a_replaced_file_is_another_history() {
     outbox.admin().migrate().await.unwrap();
     let after = source.open().await.unwrap();
     assert_ne!(after.incarnation, before.incarnation);
-    assert!(source.read("events", 0, 10, &[]).await.unwrap().is_empty());
+    assert!(
+        source
+            .read("events", 0, ReadBounds::rows(10), &[])
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 /// Abandoned calls leave nothing open behind them.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use outboxd::lease::shard_of;
 use outboxd::sink::Receipt;
-use outboxd::source::{Outcome, Verdict};
+use outboxd::source::{Outcome, ReadBounds, Verdict};
 use outboxd::testing::source::{NewRow, Outbox as _, SHARDS};
 
 use crate::source_conformance::sqlite::SqliteOutbox;
@@ -38,7 +38,7 @@ async fn measure_settling() {
     loop {
         let started = Instant::now();
         let rows = source
-            .read("events", after, BATCH as u32, &[])
+            .read("events", after, ReadBounds::rows(BATCH as u32), &[])
             .await
             .unwrap();
         reading += started.elapsed().as_micros() as f64;
@@ -103,7 +103,10 @@ async fn measure_waking() {
                 let mut seen = Vec::new();
                 while seen.is_empty() {
                     listener.wait().await.unwrap();
-                    seen = source.read("events", 0, 10, &[]).await.unwrap();
+                    seen = source
+                        .read("events", 0, ReadBounds::rows(10), &[])
+                        .await
+                        .unwrap();
                 }
                 Instant::now()
             };

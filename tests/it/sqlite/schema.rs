@@ -2,7 +2,7 @@
 
 use outboxd::source::admin::Admin as _;
 use outboxd::source::sqlite::Sqlite;
-use outboxd::source::{Source as _, SourceErrorKind};
+use outboxd::source::{ReadBounds, Source as _, SourceErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
@@ -33,7 +33,12 @@ async fn a_file_that_is_not_there_is_not_made() {
     assert_eq!(error.kind, SourceErrorKind::Unusable);
     assert!(error.to_string().contains("no such file"), "{error}");
     assert!(error.to_string().contains("outboxd migrate"), "{error}");
-    assert!(source.read("events", 0, 1, &[]).await.is_err());
+    assert!(
+        source
+            .read("events", 0, ReadBounds::rows(1), &[])
+            .await
+            .is_err()
+    );
     assert_eq!(source.pending_sql().await.unwrap().len(), 1);
     assert!(!path.exists());
 }
@@ -57,7 +62,10 @@ async fn what_is_no_outbox_is_said_in_words() {
     let error = source.open().await.unwrap_err();
     assert_eq!(error.kind, SourceErrorKind::Unusable);
     assert!(error.to_string().contains("outboxd migrate"), "{error}");
-    let error = source.read("events", 0, 1, &[]).await.unwrap_err();
+    let error = source
+        .read("events", 0, ReadBounds::rows(1), &[])
+        .await
+        .unwrap_err();
     assert_eq!(error.kind, SourceErrorKind::Unusable);
     assert!(error.to_string().contains("outboxd migrate"), "{error}");
 }

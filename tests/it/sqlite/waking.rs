@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use outboxd::source::Listener;
+use outboxd::source::ReadBounds;
 use outboxd::testing::source::{NewRow, Outbox as _};
 use uuid::Uuid;
 
@@ -44,7 +45,10 @@ async fn no_commit_is_slept_through() {
         let at = outbox.insert(&[NewRow::json("a", "1")]).await;
         let committed = Instant::now();
         loop {
-            let rows = source.read("events", after, 10, &[]).await.unwrap();
+            let rows = source
+                .read("events", after, ReadBounds::rows(10), &[])
+                .await
+                .unwrap();
             if let Some(last) = rows.last() {
                 after = last.seq;
                 break;
@@ -102,7 +106,10 @@ async fn abandoned_looks_lose_no_commit() {
         let read = async {
             let mut last = after;
             loop {
-                let rows = source.read("events", last, 10, &[]).await.unwrap();
+                let rows = source
+                    .read("events", last, ReadBounds::rows(10), &[])
+                    .await
+                    .unwrap();
                 last = rows.last().map_or(last, |row| row.seq);
                 if last >= after + 2 {
                     return last;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::actor::claimer::keys::{OrderKey, Strikes};
 use crate::event::Event;
 use crate::route::Route;
+use crate::source::Row;
 
 /// An event on its way, with what the relay knows of it.
 #[derive(Debug, Clone)]
@@ -45,10 +46,24 @@ pub enum Action {
 pub struct ReadPlan {
     /// Rows above this.
     pub after: i64,
-    /// At most so many.
-    pub limit: usize,
+    /// At most so many rows, with and without a body.
+    pub rows: usize,
+    /// At most so many with a body.
+    pub bodies: usize,
     /// Keys whose bodies are not needed.
     pub bare_keys: Vec<Arc<str>>,
+}
+
+impl ReadPlan {
+    /// Did a read by this plan end because no more rows were there?
+    pub fn ran_dry(&self, rows: &[Row]) -> bool {
+        rows.len() < self.rows && with_body(rows) < self.bodies
+    }
+}
+
+/// How many rows came with their bodies.
+pub fn with_body(rows: &[Row]) -> usize {
+    rows.iter().filter(|row| row.body.is_some()).count()
 }
 
 /// A catch-up read to make.

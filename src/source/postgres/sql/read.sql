@@ -1,35 +1,41 @@
--- Reading forward. Guarantees: every visible row with seq > $2, ascending, at most $3, whatever its columns
--- hold; bodies only where they will be used. Served by event_pkey; marks by delivery_pkey.
+-- Reading forward. Guarantees: every visible row with seq > $2, ascending, whatever its columns hold, up to the
+-- row that is the $3rd or the $6th with a body; bodies only where they will be used. Served by event_pkey;
+-- marks by delivery_pkey.
 -- octet_length does not detoast, so a large payload is measured without being read.
-select e.seq, e.id, e.kind, e.ordering_key, e.available_at, d.next_at, statement_timestamp(),
-       coalesce(d.attempts, 0), s.done, s.size, w.wanted,
-       case when w.wanted then e.payload::text end,
-       case when w.wanted then e.payload_bytes end,
-       case when w.wanted then e.content_type end,
-       case when w.wanted then e.headers::text end,
-       e.occurred_at
+select seq, id, kind, ordering_key, available_at, next_at, statement_timestamp(),
+       attempts, done, size, wanted,
+       case when wanted then payload::text end,
+       case when wanted then payload_bytes end,
+       case when wanted then content_type end,
+       case when wanted then headers::text end,
+       occurred_at
 from (
-  select o.seq, o.id, o.kind, o.ordering_key, o.payload, o.payload_bytes, o.content_type, o.headers,
-         o.occurred_at, o.available_at
-  from {schema}.event as o
-  where o.seq > $2
-  order by o.seq
-  limit $3
-) as e
-left join {schema}.delivery as d on d.seq = e.seq and d.sink = $1
-cross join lateral (
-  select coalesce(d.state <> 'retry', false) as done,
-         greatest(
-           octet_length(e.payload::text),
-           octet_length(e.payload_bytes),
-           -- Headers count only when they alone would be too much.
-           case when pg_column_size(e.headers) > $5 then pg_column_size(e.headers) end
-         ) as size
-) as s
-cross join lateral (
-  select not s.done
-         and s.size <= $5
-         and greatest(e.available_at, d.next_at) <= statement_timestamp()
-         and not coalesce(e.ordering_key = any ($4::text[]), false) as wanted
-) as w
-order by e.seq
+  select e.*, d.next_at, coalesce(d.attempts, 0) as attempts, s.done, s.size, w.wanted,
+         count(*) filter (where w.wanted) over (order by e.seq rows unbounded preceding) as bodies
+  from (
+    select o.seq, o.id, o.kind, o.ordering_key, o.payload, o.payload_bytes, o.content_type, o.headers,
+           o.occurred_at, o.available_at
+    from {schema}.event as o
+    where o.seq > $2
+    order by o.seq
+    limit $3
+  ) as e
+  left join {schema}.delivery as d on d.seq = e.seq and d.sink = $1
+  cross join lateral (
+    select coalesce(d.state <> 'retry', false) as done,
+           greatest(
+             octet_length(e.payload::text),
+             octet_length(e.payload_bytes),
+             -- Headers count only when they alone would be too much.
+             case when pg_column_size(e.headers) > $5 then pg_column_size(e.headers) end
+           ) as size
+  ) as s
+  cross join lateral (
+    select not s.done
+           and s.size <= $5
+           and greatest(e.available_at, d.next_at) <= statement_timestamp()
+           and not coalesce(e.ordering_key = any ($4::text[]), false) as wanted
+  ) as w
+) as r
+where bodies - (wanted is true)::int < $6
+order by seq
