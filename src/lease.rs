@@ -13,6 +13,9 @@ pub const SHARD_ALGORITHM: &str = "fnv1a64";
 /// How much earlier than the database an owner stops trusting its lease.
 pub const SAFETY_MARGIN: Duration = Duration::from_secs(2);
 
+/// A hand-over is not begun with less time left than this: it would hardly get its answer.
+const WORTH_BEGINNING: Duration = Duration::from_millis(100);
+
 /// The shard of an event: FNV-1a (64 bit) of the ordering key's bytes, or of the seq's eight big-endian
 /// bytes for an event without a key, modulo the number of shards.
 ///
@@ -94,6 +97,16 @@ impl Ownership {
         self.tokens.get(usize::from(shard)).copied().flatten()
     }
 
+    /// The lease that an outcome of this event is written under. Of a shard that is not held, with a token that
+    /// no lease has: the outcome is then fenced.
+    pub fn lease_for(&self, ordering_key: Option<&str>, seq: i64) -> Lease {
+        let shard = shard_of(ordering_key, seq, self.shards());
+        Lease {
+            shard,
+            token: self.token(shard).unwrap_or(-1),
+        }
+    }
+
     /// Moves the deadline after a renewal.
     pub fn extend(&self, deadline: Deadline) {
         self.deadline_ms.fetch_max(deadline.0, Ordering::AcqRel);
@@ -102,6 +115,11 @@ impl Ownership {
     /// Ends ownership for good: the incarnation is gone or lost a lease.
     pub fn revoke(&self) {
         self.revoked.store(true, Ordering::Release);
+    }
+
+    /// Is there time for a hand-over?
+    pub fn may_begin(&self) -> bool {
+        self.time_left() >= WORTH_BEGINNING
     }
 
     /// How long sending is still allowed; zero when it is not.
@@ -176,6 +194,9 @@ mod tests {
         assert!(owned.time_left() > Duration::from_secs(12));
         assert_eq!(owned.token(3), Some(9));
         assert_eq!(owned.token(4), None);
+        assert!(owned.may_begin());
+        let late = Ownership::new(16, &[lease], now.after(WORTH_BEGINNING / 2));
+        assert!(!late.may_begin());
         owned.revoke();
         owned.extend(now.trusting(Duration::from_secs(60)));
         assert_eq!(owned.time_left(), Duration::ZERO);

@@ -62,6 +62,8 @@ mod tests {
             r#"event_outbox_published_total{database="orders",sink="events"} 3"#,
             r#"event_outbox_retried_total{database="orders",sink="events"} 0"#,
             r#"event_outbox_discarded_total{database="orders",reason="retry_budget",sink="events"} 1"#,
+            r#"event_outbox_discarded_total{database="orders",reason="permanent",sink="events"} 0"#,
+            r#"event_outbox_unrouted_total{database="orders"} 0"#,
             r#"event_outbox_lease_lost_total{database="orders"} 0"#,
             r#"event_outbox_enqueue_failed_total{database="orders"} 0"#,
             r#"event_outbox_oldest_ready_age_seconds{database="orders"} 1.5"#,

@@ -18,6 +18,7 @@ use crate::lease::Lease;
 
 pub use outcome::{DiscardReason, Outcome, Verdict};
 pub use row::{Body, Row};
+pub use share::{Begun, BegunEvent, Share};
 
 pub mod admin;
 pub mod memory;
@@ -26,6 +27,7 @@ pub mod outcome;
 pub mod postgres;
 pub mod row;
 mod settlement;
+pub mod share;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -106,6 +108,11 @@ pub trait Source: Send + Sync + 'static {
     /// Deletes rows for which every sink of `required` has a done mark; at most `limit`. For events that
     /// several sinks share, when a settlement saw only its own part. Returns the number.
     async fn delete_done(&self, required: &[Arc<str>], limit: u32) -> Result<u64, SourceError>;
+
+    /// Events that something is remembered of (a failure, or a sink that is done with them), with the sinks
+    /// of the routes written then that are not through with them: rows with `seq > after`, ascending, from at
+    /// most `limit` events.
+    async fn begun(&self, after: i64, limit: u32) -> Result<Begun, SourceError>;
 
     /// Operators' commands with an id above `after`, ascending. `after = None` returns none, only the
     /// present mark.
@@ -392,6 +399,7 @@ impl SourceError {
 }
 
 /// The body of a row in memory, from its parts.
+#[cfg(feature = "postgres")]
 pub(crate) fn payload(json: Option<String>, bytes: Option<Vec<u8>>) -> Option<Payload> {
     match (json, bytes) {
         (Some(text), _) => Some(Payload::Json(Bytes::from(text))),

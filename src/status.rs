@@ -88,6 +88,14 @@ impl Board {
         update(self.lock().feed(database, sink))
     }
 
+    /// Changes what is shown of a feed, if it is one of this relay's.
+    pub fn known_feed(&self, database: &str, sink: &str, update: impl FnOnce(&mut Feed)) {
+        let at = (database.to_owned(), sink.to_owned());
+        if let Some(feed) = self.lock().feeds.get_mut(&at) {
+            update(feed);
+        }
+    }
+
     /// Sets an actor's state. `kind` is the role (`publisher`, `claimer`, …), `name` what it is for (a
     /// sink or a database). A restart is counted when the state turns to [`ActorState::Restarting`].
     pub fn actor(&self, kind: &str, name: &str, state: ActorState, reason: Option<String>) {

@@ -19,6 +19,7 @@ pub struct Telemetry {
     enqueue_failed: Counter<u64>,
     missed: Counter<u64>,
     inversions: Counter<u64>,
+    unrouted: Counter<u64>,
     duplicates: Counter<u64>,
     restarts: Counter<u64>,
     oldest_ready_age: Gauge<f64>,
@@ -59,6 +60,10 @@ impl Telemetry {
                 "event.outbox.inversions",
                 "Events that became visible after a later one of their key was published.",
             ),
+            unrouted: counter(
+                "event.outbox.unrouted",
+                "Events read whose kind no route takes; they stay in the outbox.",
+            ),
             duplicates: counter(
                 "event.outbox.duplicates",
                 "Acknowledgements that say: had it already.",
@@ -89,9 +94,13 @@ impl Telemetry {
 
     /// A discard.
     pub fn discarded(&self, database: &str, sink: &str, reason: DiscardReason) {
+        self.discards(database, sink, reason, 1);
+    }
+
+    fn discards(&self, database: &str, sink: &str, reason: DiscardReason, count: u64) {
         let [database, sink] = feed(database, sink);
         self.discarded.add(
-            1,
+            count,
             &[database, sink, KeyValue::new("reason", reason.as_str())],
         );
     }
@@ -109,6 +118,11 @@ impl Telemetry {
     /// Rows the sweep found.
     pub fn missed(&self, database: &str, count: u64) {
         self.missed.add(count, &[source(database)]);
+    }
+
+    /// Events that no route takes.
+    pub fn unrouted(&self, database: &str, count: u64) {
+        self.unrouted.add(count, &[source(database)]);
     }
 
     /// Late commits behind a published event of the same key.
@@ -138,10 +152,14 @@ impl Telemetry {
         self.lease_lost(database, 0);
         self.missed(database, 0);
         self.inversions(database, 0);
+        self.unrouted(database, 0);
         self.enqueue_failed.add(0, &[source(database)]);
         for sink in sinks {
             self.published(database, sink, 0);
             self.retried(database, sink, 0);
+            for reason in DiscardReason::ALL {
+                self.discards(database, sink, reason, 0);
+            }
         }
     }
 }

@@ -35,12 +35,13 @@ use super::tree::{Place, Tree};
 use crate::lease::Deadline;
 use crate::relay::GapGuard;
 use crate::route::Routes;
-use crate::source::{Commands, Due, Renewed, Row, Source, SourceError, Sweep, Writers};
+use crate::source::{Begun, Commands, Due, Renewed, Row, Source, SourceError, Sweep, Writers};
 use crate::status::Board;
 use crate::telemetry::Telemetry;
 
 pub mod active;
 pub mod budget;
+pub mod cancelling;
 pub mod cursor;
 pub mod draining;
 pub mod feed;
@@ -52,6 +53,7 @@ pub mod parked;
 pub mod pulse;
 pub mod reading;
 pub mod recent;
+pub mod unrouted;
 pub mod waking;
 pub mod walking;
 
@@ -146,6 +148,8 @@ pub enum Message {
     Swept(u64, usize, Result<(Sweep, Commands), SourceError>),
     /// A page of due times arrived, to find keys that had to be dropped.
     Walked(u64, usize, Result<Vec<Due>, SourceError>),
+    /// A page of what older routes began arrived.
+    Begun(u64, Result<Begun, SourceError>),
     /// Outcomes were committed.
     Settled(u64, Vec<Settled>),
     /// A sequencer's key cannot go on.
@@ -226,6 +230,7 @@ pub struct State {
 enum Tag {
     Open(u64),
     Orphan(u64, usize, Option<Arc<str>>),
+    Cancelled(u64),
     Drained,
 }
 
@@ -310,6 +315,7 @@ impl ClaimerActor {
             Message::Walked(epoch, feed, result) => {
                 state.with(epoch, |active, now| active.walked(feed, result, now));
             }
+            Message::Begun(epoch, result) => state.begun(epoch, result),
             Message::Settled(epoch, list) => state.settled(epoch, &list),
             Message::Parked(epoch, feed, park) => state.parked(epoch, feed, park),
             Message::Returned(epoch, feed, seqs) => state.returned(epoch, feed, &seqs),
@@ -391,6 +397,7 @@ impl State {
             Some(Tag::Orphan(epoch, feed, key)) => self.with(epoch, |active, now| {
                 active.orphaned(feed, key.as_ref(), now);
             }),
+            Some(Tag::Cancelled(epoch)) => self.cancelled(epoch),
             Some(Tag::Drained) => self.release_leases(),
             None => {}
         }

@@ -341,7 +341,7 @@ impl Shared {
         mut hand_over: HandOver,
     ) {
         let left = hand_over.ownership.time_left();
-        if left.is_zero() {
+        if !hand_over.ownership.may_begin() {
             return;
         }
         hand_over.permit.used();

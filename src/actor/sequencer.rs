@@ -29,7 +29,7 @@ use super::restart::Role;
 use super::settler;
 use super::settler::batch::Item;
 use super::tree::Place;
-use crate::lease::{Lease, fnv1a64, shard_of};
+use crate::lease::fnv1a64;
 use crate::retry::jitter;
 use crate::sink::{Delivery, Receipt};
 use crate::source::{Outcome, Verdict};
@@ -292,7 +292,7 @@ impl State {
                 repeat,
                 error,
             } => {
-                self.log_retry(&work, attempts, pause, &error);
+                self.context.log_retry(&work, attempts, pause, &error);
                 self.settle(
                     &work,
                     Verdict::Retried {
@@ -367,7 +367,7 @@ impl State {
         if self.run.is_halted() {
             return self.give_back(vec![seq]);
         }
-        if self.context.ownership.time_left().is_zero() {
+        if !self.context.ownership.may_begin() {
             // Someone else may own the key now: nothing more leaves from here. If the renewal was only late,
             // the key is read again.
             let (strikes, repeat) = (work.strikes, work.may_be_repeat);
@@ -462,8 +462,6 @@ impl State {
     fn settle(&self, work: &Work, verdict: Verdict) {
         let event = &work.event;
         let ownership = &self.context.ownership;
-        let shard = shard_of(event.ordering_key.as_deref(), event.seq, ownership.shards());
-        let token = ownership.token(shard).unwrap_or(-1);
         let waits = matches!(verdict, Verdict::Discarded { .. });
         let item = Item {
             outcome: Outcome {
@@ -471,7 +469,7 @@ impl State {
                 id: event.id,
                 sink: Arc::clone(&self.context.sink),
                 route: Arc::clone(&work.route.sinks),
-                lease: Lease { shard, token },
+                lease: ownership.lease_for(event.ordering_key.as_deref(), event.seq),
                 verdict,
             },
             tell: settler::Tell {
@@ -482,22 +480,5 @@ impl State {
             },
         };
         self.context.settler.send(settler::Message::Settle(item));
-    }
-
-    fn log_retry(&self, work: &Work, attempts: u32, pause: Duration, error: &str) {
-        // The first failure of an event is news; the following ones are in its delivery row.
-        if attempts == 1 || pause >= decide::BLOCKED {
-            warn!(
-                event_id = %work.event.id,
-                kind = %work.event.kind,
-                request_id = work.event.request_id().unwrap_or_default(),
-                database = %self.context.database,
-                sink = %self.context.sink,
-                attempts,
-                blocked = pause >= decide::BLOCKED,
-                %error,
-                "publish failed; the key waits and is tried again"
-            );
-        }
     }
 }

@@ -323,7 +323,8 @@ impl State {
                 Verdict::Retried { .. } => telemetry.retried(database, sink, 1),
                 Verdict::Discarded { reason, .. } => {
                     telemetry.discarded(database, sink, *reason);
-                    board.feed(database, sink, |feed| feed.discarded += 1);
+                    // A sink that was removed has no feed here.
+                    board.known_feed(database, sink, |feed| feed.discarded += 1);
                 }
             }
         }

@@ -96,6 +96,12 @@ pub(super) fn safe(text: &str) -> String {
         .collect()
 }
 
+/// A line about events that stay.
+pub(super) fn no_route(database: &str, kind: &str) -> String {
+    let kind = safe(kind);
+    format!("{database}: events of kind `{kind}` stay: no route takes them\n")
+}
+
 /// A length of time for people: `3.2 s`, `5 m 10 s`, `2 h 5 m`, `3 d 4 h`.
 pub(super) fn age(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::Global;
 use super::failure::{Code, Failure};
-use super::output::{print, say};
+use super::output::{no_route, print, say};
 use super::signals::Signals;
 use super::target::{self, NO_DATABASE};
 use crate::config::{Config, Loaded, LogFormat, SinkType, build};
@@ -168,11 +168,8 @@ fn left_over(board: &Board) -> String {
     );
     for database in &snapshot.databases {
         for kind in &database.unrouted {
-            words.push_str(&format!(
-                "\n{}: events of kind `{}` stay: no route takes them",
-                database.name,
-                super::output::safe(kind)
-            ));
+            words.push('\n');
+            words.push_str(no_route(&database.name, kind).trim_end());
         }
     }
     words

@@ -1,10 +1,12 @@
 //! `outboxd status`: what is pending, who delivers it, what was set aside.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use serde::Serialize;
 
 use super::failure::{Code, Failure, about, in_words, within};
-use super::output::{Output, age, safe, say, table};
+use super::output::{Output, age, no_route, safe, say, table};
 use super::{Global, target};
 use crate::config::Config;
 use crate::source::LeaseView;
@@ -39,6 +41,8 @@ struct Database {
     oldest_ready_age_s: Option<f64>,
     leases: Vec<LeaseView>,
     instances: Vec<InstanceView>,
+    /// Pending kinds that no route takes, at most a few.
+    unrouted: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -85,6 +89,7 @@ pub(super) async fn run(global: &Global, args: &StatusArgs, out: &Output) -> Res
                     oldest_ready_age_s: None,
                     leases: Vec::new(),
                     instances: Vec::new(),
+                    unrouted: Vec::new(),
                 });
             }
         }
@@ -111,6 +116,7 @@ fn add(report: &mut Report, name: &str, status: Status, config: &Config) {
         oldest_ready_age_s: status.backlog.oldest_ready_age_s,
         leases: status.leases,
         instances: status.instances,
+        unrouted: unrouted(name, &reports),
     });
 }
 
@@ -129,6 +135,16 @@ fn state(name: &str, status: &Status, reports: &[Snapshot]) -> (&'static str, Op
         ),
         None => (word(DatabaseState::Starting), None),
     }
+}
+
+/// What the instances say that no route takes.
+fn unrouted(name: &str, reports: &[Snapshot]) -> Vec<String> {
+    let own = reports
+        .iter()
+        .flat_map(|report| &report.databases)
+        .filter(|database| database.name == name);
+    let kinds: BTreeSet<&String> = own.flat_map(|database| &database.unrouted).collect();
+    kinds.into_iter().cloned().collect()
 }
 
 fn rank(state: DatabaseState) -> u8 {
@@ -215,6 +231,11 @@ fn in_tables(report: &Report) -> String {
         ];
         text.push('\n');
         text.push_str(&table(&head, &feeds));
+    }
+    for database in &report.databases {
+        for kind in &database.unrouted {
+            text.push_str(&no_route(&database.name, kind));
+        }
     }
     text
 }

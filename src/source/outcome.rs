@@ -75,6 +75,15 @@ pub enum DiscardReason {
 }
 
 impl DiscardReason {
+    /// Every reason there is.
+    pub const ALL: [Self; 5] = [
+        Self::Permanent,
+        Self::RetryBudget,
+        Self::Crashed,
+        Self::Operator,
+        Self::Cancelled,
+    ];
+
     /// The word in tables, metrics and output.
     pub fn as_str(self) -> &'static str {
         match self {

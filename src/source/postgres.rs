@@ -22,7 +22,7 @@ use super::admin::{
     Status,
 };
 use super::{
-    Backlog, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, PublishedKeep,
+    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, PublishedKeep,
     ReadBounds, Renewed, Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark,
     Writers,
 };
@@ -258,6 +258,10 @@ impl Source for Postgres {
 
     async fn delete_done(&self, required: &[Arc<str>], limit: u32) -> Result<u64, SourceError> {
         self.remove_done(required, limit).await
+    }
+
+    async fn begun(&self, after: i64, limit: u32) -> Result<Begun, SourceError> {
+        self.read_begun(after, limit).await
     }
 
     async fn commands(&self, after: Option<i64>) -> Result<Commands, SourceError> {

@@ -31,6 +31,7 @@ pub(crate) enum Mark {
 
 impl Mark {
     /// The word in the table.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Retrying => "retrying",

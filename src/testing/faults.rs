@@ -11,8 +11,8 @@ use uuid::Uuid;
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::{
-    Backlog, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, ReadBounds, Renewed,
-    Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark, Writers,
+    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, ReadBounds,
+    Renewed, Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark, Writers,
 };
 
 /// A call of [`Source`], for hooks and counts.
@@ -29,6 +29,7 @@ pub enum Op {
     DueAfter,
     Settle,
     DeleteDone,
+    Begun,
     Commands,
     Acquire,
     Renew,
@@ -280,6 +281,11 @@ impl Source for FaultySource {
     async fn delete_done(&self, required: &[Arc<str>], limit: u32) -> Result<u64, SourceError> {
         let call = self.inner.delete_done(required, limit);
         self.faults.around(Op::DeleteDone, call).await
+    }
+
+    async fn begun(&self, after: i64, limit: u32) -> Result<Begun, SourceError> {
+        let call = self.inner.begun(after, limit);
+        self.faults.around(Op::Begun, call).await
     }
 
     async fn commands(&self, after: Option<i64>) -> Result<Commands, SourceError> {

@@ -6,3 +6,4 @@ mod failures;
 mod life;
 mod order;
 mod races;
+mod routes;

@@ -8,6 +8,7 @@ use ractor::ActorRef;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use super::cancelling::Cancelling;
 use super::feed::action::{Action, Origin, Park};
 use super::feed::{Feed, Limits};
 use super::hands::Hands;
@@ -59,6 +60,7 @@ pub struct Active {
     pub(super) want_commands: bool,
     pub(super) commands_at: u64,
     pub(super) command_mark: i64,
+    pub(super) cancelling: Cancelling,
     /// Nothing is read before this, after a failure.
     not_before: u64,
     failures: u32,
@@ -94,16 +96,6 @@ pub struct Slot {
     pub sweep: Option<Option<SweepMark>>,
     /// A walk over due times is under way.
     pub walk: Option<Walk>,
-}
-
-impl Slot {
-    /// Rows turned up in gaps: their keys wait for them.
-    pub(super) fn late(&mut self, pairs: &[(i64, Option<Arc<str>>)], now: u64) {
-        let news = self.feed.on_late(pairs, now);
-        if !news.is_empty() {
-            self.fetches.push_back((news, Origin::Gap));
-        }
-    }
 }
 
 impl Active {
@@ -184,6 +176,7 @@ impl Active {
             want_commands: false,
             commands_at: 0,
             command_mark: start.commands,
+            cancelling: Cancelling::default(),
             not_before: 0,
             failures: 0,
             last_activity: now,
@@ -244,6 +237,7 @@ impl Active {
             self.look();
             self.mark(now);
             self.command(now);
+            self.cancel();
         }
         if now >= self.housekeeping_at {
             self.housekeeping_at = now + HOUSEKEEPING;
@@ -372,6 +366,7 @@ impl Active {
     /// Everything due is delivered and settled, as far as anyone can know.
     pub fn caught_up_now(&self) -> bool {
         self.actions.is_empty()
+            && self.cancelling.is_over()
             && self.slots.iter().all(|slot| {
                 slot.dry
                     && !slot.want_read

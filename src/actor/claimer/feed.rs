@@ -16,6 +16,7 @@ use super::cursor::Cursor;
 use super::keys::{Flow, KeyState, OrderKey, Wait};
 use super::parked::Parked;
 use super::recent::Recent;
+use super::unrouted::Unrouted;
 use crate::relay::GapGuard;
 use crate::route::Routes;
 use crate::source::Row;
@@ -74,7 +75,7 @@ pub struct Feed {
     high: HashMap<u64, i64>,
     /// Rows up to here may have been handed over by an earlier incarnation.
     repeat_below: i64,
-    unrouted: u64,
+    unrouted: Unrouted,
 }
 
 impl Feed {
@@ -97,7 +98,7 @@ impl Feed {
             again: HashSet::new(),
             high: HashMap::new(),
             repeat_below,
-            unrouted: 0,
+            unrouted: Unrouted::default(),
         }
     }
 
@@ -132,8 +133,8 @@ impl Feed {
     }
 
     /// Rows without a route seen so far.
-    pub fn unrouted(&self) -> u64 {
-        self.unrouted
+    pub fn unrouted_mut(&mut self) -> &mut Unrouted {
+        &mut self.unrouted
     }
 
     /// Nothing is held, nothing is ready or being read: all that is left waits for a time.
@@ -197,7 +198,7 @@ impl Feed {
             return;
         }
         let Some(route) = self.routes.to_sink(&row.kind, &self.sink).cloned() else {
-            self.unrouted += 1;
+            self.unrouted.see(&row.kind, &self.routes);
             return;
         };
         let Some(key) = row.ordering_key.clone() else {

@@ -261,7 +261,10 @@ impl State {
             sinks,
             ..
         } = &self.arguments;
-        board.database(database, |shown| shown.leases.clear());
+        board.database(database, |shown| {
+            shown.leases.clear();
+            shown.unrouted.clear();
+        });
         for (sink, _) in sinks {
             board.feed(database, sink, |shown| {
                 (shown.in_flight, shown.parked) = (0, 0);

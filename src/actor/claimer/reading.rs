@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use super::active::Active;
+use super::active::{Active, Slot};
 use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
 use super::{Look, LookedInto, Message, Seen};
 use crate::actor::handle::guarded;
@@ -15,6 +15,16 @@ use crate::source::{ReadBounds, Row, Source, SourceError};
 const LOOK: u32 = 1_000;
 /// Most rows read whole at once.
 const FETCH: usize = 100;
+
+impl Slot {
+    /// Rows turned up in gaps: their keys wait for them.
+    pub(super) fn late(&mut self, pairs: &[(i64, Option<Arc<str>>)], now: u64) {
+        let news = self.feed.on_late(pairs, now);
+        if !news.is_empty() {
+            self.fetches.push_back((news, Origin::Gap));
+        }
+    }
+}
 
 impl Active {
     // ---- forward -----------------------------------------------------------------------------------
@@ -67,6 +77,16 @@ impl Active {
                 slot.want_read |= !slot.dry;
                 let actions = slot.feed.on_read(plan, rows, now);
                 slot.feed.recent_mut().read_ended(read);
+                // Every feed reads every row: one of them counts for all.
+                if index == 0
+                    && let Some((count, kinds)) = slot.feed.unrouted_mut().take_news()
+                {
+                    let database = &self.env.database;
+                    self.env.telemetry.unrouted(database, count);
+                    self.env
+                        .board
+                        .database(database, |shown| shown.unrouted = kinds);
+                }
                 self.actions
                     .extend(actions.into_iter().map(|action| (index, action)));
                 self.want_look |= !self.slots[index].feed.cursor().gaps().is_empty();

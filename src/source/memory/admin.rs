@@ -169,6 +169,7 @@ fn put_back(store: &mut Store, dead: &Dead, taken: &[Dead]) {
             let done = Delivery {
                 mark: Mark::Published,
                 attempts: 0,
+                last_error: None,
                 next_at: None,
                 route: dead.route.clone(),
                 kept: None,

@@ -14,8 +14,9 @@ use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::settlement::{Facts, Mark, Settlement};
 use crate::source::{
-    Backlog, Command, Commands, Due, Head, Heartbeat, LeaseView, Listener, Opened, Outcome,
-    ReadBounds, Renewed, Retention, Row, Source, SourceError, Sweep, SweepMark, Verdict, Writers,
+    Backlog, Begun, BegunEvent, Command, Commands, Due, Head, Heartbeat, LeaseView, Listener,
+    Opened, Outcome, ReadBounds, Renewed, Retention, Row, Source, SourceError, Sweep, SweepMark,
+    Verdict, Writers,
 };
 
 #[async_trait]
@@ -255,6 +256,35 @@ impl Source for Memory {
             store.delete(*seq);
         }
         Ok(seqs.len() as u64)
+    }
+
+    async fn begun(&self, after: i64, limit: u32) -> Result<Begun, SourceError> {
+        let store = self.store();
+        let marked: BTreeSet<i64> = store.deliveries.keys().map(|(seq, _)| *seq).collect();
+        let seqs: Vec<i64> = marked
+            .into_iter()
+            .filter(|seq| *seq > after)
+            .take(limit as usize)
+            .collect();
+        let full = seqs.len() == limit as usize;
+        let next = seqs.last().copied().filter(|_| full);
+        let events = seqs
+            .iter()
+            .filter_map(|seq| store.rows.get(seq))
+            .filter_map(|row| {
+                let open = store.open_shares(row.seq);
+                (!open.is_empty()).then(|| BegunEvent {
+                    seq: row.seq,
+                    id: row.id,
+                    kind: row.kind.clone(),
+                    ordering_key: row.ordering_key.clone(),
+                    open,
+                })
+            });
+        Ok(Begun {
+            events: events.collect(),
+            next,
+        })
     }
 
     async fn commands(&self, after: Option<i64>) -> Result<Commands, SourceError> {

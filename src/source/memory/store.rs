@@ -10,8 +10,8 @@ use crate::event::{Payload, Timestamp};
 use crate::source::admin::{Discarded, base64};
 use crate::source::settlement::{Mark, clean};
 use crate::source::{
-    Body, Heartbeat, INLINE_LIMIT, Outcome, PublishedKeep, Row, SourceError, SourceErrorKind,
-    Verdict,
+    Body, Heartbeat, INLINE_LIMIT, Outcome, PublishedKeep, Row, Share, SourceError,
+    SourceErrorKind, Verdict,
 };
 use crate::testing::source::{Kept, NewRow};
 
@@ -30,6 +30,7 @@ pub(super) struct Delivery {
     pub(super) mark: Mark,
     pub(super) attempts: u32,
     pub(super) next_at: Option<Timestamp>,
+    pub(super) last_error: Option<String>,
     pub(super) route: Arc<[Arc<str>]>,
     /// The receipt, which the history must hold before the row goes.
     pub(super) kept: Option<(Option<String>, Option<i64>)>,
@@ -192,25 +193,61 @@ impl Store {
     }
 
     pub(super) fn remember(&mut self, mark: Mark, outcome: &Outcome, now: Timestamp) {
-        let (attempts, next_at, kept) = match &outcome.verdict {
+        let (attempts, next_at, last_error, kept) = match &outcome.verdict {
             Verdict::Published { attempts, receipt } => {
                 let position = receipt.position.and_then(|at| i64::try_from(at).ok());
-                (*attempts, None, Some((receipt.stream.clone(), position)))
+                (
+                    *attempts,
+                    None,
+                    None,
+                    Some((receipt.stream.clone(), position)),
+                )
             }
             Verdict::Retried {
-                attempts, retry_in, ..
-            } => (*attempts, Some(later(now, *retry_in)), None),
-            Verdict::Discarded { attempts, .. } => (*attempts, None, None),
+                attempts,
+                retry_in,
+                error,
+            } => (
+                *attempts,
+                Some(later(now, *retry_in)),
+                Some(clean(error)),
+                None,
+            ),
+            Verdict::Discarded {
+                attempts, error, ..
+            } => (*attempts, None, Some(clean(error)), None),
         };
         let delivery = Delivery {
             mark,
             attempts,
             next_at,
+            last_error,
             route: outcome.route.clone(),
             kept,
         };
         let at = (outcome.seq, outcome.sink.to_string());
         self.deliveries.insert(at, delivery);
+    }
+
+    /// Sinks of the routes written beside a row's marks that are not through with it.
+    pub(super) fn open_shares(&self, seq: i64) -> Vec<Share> {
+        let marks = || self.deliveries.iter().filter(|((at, _), _)| *at == seq);
+        let sinks: BTreeSet<Arc<str>> = marks()
+            .flat_map(|((_, sink), delivery)| {
+                let route = delivery.route.iter().cloned();
+                route.chain([Arc::from(sink.as_str())])
+            })
+            .collect();
+        let left = sinks.into_iter().filter(|sink| !self.done(seq, sink));
+        left.map(|sink| {
+            let known = self.delivery(seq, &sink);
+            Share {
+                attempts: known.map_or(0, |delivery| delivery.attempts),
+                last_error: known.and_then(|delivery| delivery.last_error.clone()),
+                sink,
+            }
+        })
+        .collect()
     }
 
     pub(super) fn keep_history(

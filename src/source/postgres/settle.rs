@@ -268,7 +268,8 @@ impl Postgres {
             .bind(sinks(retries))
             .bind(retries.iter().map(|o| attempts(o)).collect::<Vec<_>>())
             .bind(pauses)
-            .bind(errors);
+            .bind(errors)
+            .bind(routes(retries));
         session.execute(SETTLING, call).await?;
         Ok(())
     }

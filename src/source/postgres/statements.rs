@@ -115,6 +115,7 @@ macro_rules! statements {
 statements!(
     audit,
     backlog,
+    begun,
     channel,
     commands,
     commands_mark,

@@ -8,11 +8,12 @@ use sqlx::query;
 use super::Postgres;
 use super::value::Moment;
 use crate::event::Timestamp;
-use crate::source::{Due, Head, SourceError, Sweep, SweepMark, Writers};
+use crate::source::{Begun, BegunEvent, Due, Head, Share, SourceError, Sweep, SweepMark, Writers};
 
 const WRITERS: &str = "asking for writers in flight";
 const SWEEPING: &str = "sweeping";
 const DUE: &str = "looking for due rows";
+const BEGUN: &str = "reading what is left of old routes";
 const DONE: &str = "removing finished events";
 
 impl Postgres {
@@ -140,6 +141,39 @@ impl Postgres {
             });
         }
         Ok(found)
+    }
+
+    pub(super) async fn read_begun(&self, after: i64, limit: u32) -> Result<Begun, SourceError> {
+        let call = query(self.sql.begun.text())
+            .bind(after)
+            .bind(i64::from(limit));
+        let mut found = Vec::new();
+        for row in self.relay.rows(BEGUN, call).await? {
+            let seq = self.column(BEGUN, &row, 0)?;
+            let open: bool = self.column(BEGUN, &row, 7)?;
+            let left = if open {
+                let key: Option<String> = self.column(BEGUN, &row, 3)?;
+                let sink: String = self.column(BEGUN, &row, 4)?;
+                let attempts: i64 = self.column(BEGUN, &row, 5)?;
+                let event = BegunEvent {
+                    seq,
+                    id: self.column(BEGUN, &row, 1)?,
+                    kind: self.column(BEGUN, &row, 2)?,
+                    ordering_key: key.map(Arc::from),
+                    open: Vec::new(),
+                };
+                let share = Share {
+                    sink: Arc::from(sink),
+                    attempts: u32::try_from(attempts.max(0)).unwrap_or(u32::MAX),
+                    last_error: self.column(BEGUN, &row, 6)?,
+                };
+                Some((event, share))
+            } else {
+                None
+            };
+            found.push((seq, left));
+        }
+        Ok(Begun::gather(found.into_iter(), limit))
     }
 
     pub(super) async fn remove_done(

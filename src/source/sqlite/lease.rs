@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
+use tracing::debug;
 use uuid::Uuid;
 
-use super::connection::Taken;
 use super::decode::{self, later};
-use super::error::Failure;
 use super::schema::{incarnation, settings};
 use super::{Sqlite, json};
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::{LeaseView, Renewed, SourceError};
+
+/// How long a renewal waits for the write lock.
+const EXPIRY: Duration = Duration::from_secs(1);
 
 impl Sqlite {
     /// Takes the lock if it is free or already this instance's, and then every shard.
@@ -65,28 +67,53 @@ impl Sqlite {
         if slot.as_ref().is_some_and(|held| !held.stands()) {
             *slot = None;
         }
-        let ours = match slot.is_some() {
-            true => leases,
-            false => &[],
-        };
-        let renew = async {
-            let mut taken = self.writer.take().await?;
-            let held = match ours.is_empty() {
-                true => Vec::new(),
-                false => renew(&mut taken, ours, ttl).await?,
-            };
+        let read = async {
+            let mut taken = self.reader.take().await?;
+            let query = sqlx::query_as(include_str!("sql/tokens.sql"));
+            let tokens: Vec<(i64, i64)> = query.fetch_all(taken.sql()).await?;
             let query = sqlx::query_scalar(include_str!("sql/sequence.sql")).bind("outbox_event");
             let last_seq: Option<i64> = query.fetch_optional(taken.sql()).await?;
             let settings = settings(taken.sql()).await?;
-            let renewed = Renewed {
-                held,
-                incarnation: incarnation(&settings, taken.file()),
-                last_seq: last_seq.unwrap_or(0),
-            };
+            let incarnation = incarnation(&settings, taken.file());
             taken.give_back();
-            Ok(renewed)
+            Ok((tokens, last_seq.unwrap_or(0), incarnation))
         };
-        self.writer.limited("renew leases", renew).await
+        let (tokens, last_seq, incarnation) = self.reader.limited("renew leases", read).await?;
+        let mut held = leases.to_vec();
+        held.retain(|lease| {
+            slot.is_some() && tokens.contains(&(i64::from(lease.shard), lease.token))
+        });
+        if !held.is_empty() {
+            self.write_expiry(&held, ttl).await;
+        }
+        Ok(Renewed {
+            held,
+            incarnation,
+            last_seq,
+        })
+    }
+
+    /// The expiry only shows: the file lock decides who owns, so an application that keeps the write lock busy
+    /// must not end an ownership. What cannot be written now is written with the next renewal.
+    async fn write_expiry(&self, held: &[Lease], ttl: Duration) {
+        let write = async {
+            let mut taken = self.writer.take().await?;
+            taken.begin(false).await?;
+            let query = sqlx::query(include_str!("sql/renew.sql"))
+                .bind(pairs(held))
+                .bind(later(Timestamp::now(), ttl).to_string());
+            query.execute(taken.sql()).await?;
+            taken.commit().await?;
+            taken.give_back();
+            Ok(())
+        };
+        let patience = EXPIRY.min(ttl / 6);
+        let write = self.writer.limited("write the expiry of leases", write);
+        match tokio::time::timeout(patience, write).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(%error, "the expiry of the leases is not written"),
+            Err(_) => debug!("the database is busy: the expiry of the leases is not written"),
+        }
     }
 
     /// Frees the shards; with the last of them the lock.
@@ -143,20 +170,6 @@ impl Sqlite {
         };
         Ok(rows.into_iter().map(view).collect())
     }
-}
-
-async fn renew(
-    taken: &mut Taken<'_>,
-    held: &[Lease],
-    ttl: Duration,
-) -> Result<Vec<Lease>, Failure> {
-    taken.begin(false).await?;
-    let query = sqlx::query_as(include_str!("sql/renew.sql"))
-        .bind(pairs(held))
-        .bind(later(Timestamp::now(), ttl).to_string());
-    let rows: Vec<(i64, i64)> = query.fetch_all(taken.sql()).await?;
-    taken.commit().await?;
-    Ok(leases(rows))
 }
 
 fn pairs(leases: &[Lease]) -> String {

@@ -11,8 +11,8 @@ use super::Sqlite;
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::{
-    Backlog, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, ReadBounds, Renewed,
-    Retention, Row, Source, SourceError, Sweep, SweepMark, Writers,
+    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, ReadBounds,
+    Renewed, Retention, Row, Source, SourceError, Sweep, SweepMark, Writers,
 };
 
 #[async_trait]
@@ -85,6 +85,10 @@ impl Source for Sqlite {
 
     async fn delete_done(&self, required: &[Arc<str>], limit: u32) -> Result<u64, SourceError> {
         self.remove_done(required, limit).await
+    }
+
+    async fn begun(&self, after: i64, limit: u32) -> Result<Begun, SourceError> {
+        self.read_begun(after, limit).await
     }
 
     async fn commands(&self, after: Option<i64>) -> Result<Commands, SourceError> {

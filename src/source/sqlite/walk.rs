@@ -1,7 +1,7 @@
 //! The sweep, due times and the backlog.
 
 use crate::event::Timestamp;
-use crate::source::{Backlog, Due, Head, SourceError, Sweep, SweepMark};
+use crate::source::{Backlog, Begun, BegunEvent, Due, Head, Share, SourceError, Sweep, SweepMark};
 
 use super::Sqlite;
 use super::decode;
@@ -102,6 +102,51 @@ impl Sqlite {
             heads: heads.collect(),
             next,
         })
+    }
+
+    pub(super) async fn read_begun(&self, after: i64, limit: u32) -> Result<Begun, SourceError> {
+        type Found = (
+            i64,
+            Option<Vec<u8>>,
+            Option<Vec<u8>>,
+            Option<Vec<u8>>,
+            bool,
+            String,
+            Option<i64>,
+            Option<String>,
+            bool,
+        );
+        let read = async {
+            let mut taken = self.reader.take().await?;
+            let query = sqlx::query_as(include_str!("sql/begun.sql"))
+                .bind(after)
+                .bind(i64::from(limit));
+            let found: Vec<Found> = query.fetch_all(taken.sql()).await?;
+            taken.give_back();
+            Ok(found)
+        };
+        let found = self
+            .reader
+            .limited("read what is left of old routes", read)
+            .await?;
+        let rows = found.into_iter().map(
+            |(seq, id, kind, key, blob, sink, attempts, last_error, open)| {
+                let event = BegunEvent {
+                    seq,
+                    id: decode::id(&id.unwrap_or_default()),
+                    kind: decode::text(kind.unwrap_or_default()),
+                    ordering_key: decode::key(key, blob),
+                    open: Vec::new(),
+                };
+                let share = Share {
+                    sink: sink.into(),
+                    attempts: decode::count(attempts),
+                    last_error,
+                };
+                (seq, open.then_some((event, share)))
+            },
+        );
+        Ok(Begun::gather(rows, limit))
     }
 
     pub(super) async fn due_from(

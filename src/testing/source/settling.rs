@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::source::{BegunEvent, Share};
 
 pub(super) const CASES: &[Case] = list![
     a_published_event_leaves_and_is_kept,
@@ -17,6 +18,7 @@ pub(super) const CASES: &[Case] = list![
     a_done_mark_is_never_undone,
     large_batches_settle_at_once,
     shared_events_are_deleted_only_when_all_have_them,
+    what_was_begun_is_told_page_by_page,
 ];
 
 /// One sink, acknowledged: the row is gone, the history has it in full with its receipt.
@@ -332,4 +334,54 @@ async fn shared_events_are_deleted_only_when_all_have_them(outbox: &dyn Outbox) 
         0,
         "no sink asked about, nothing deleted"
     );
+}
+
+/// [`Source::begun`] tells which sinks of the routes written beside the marks still wait, whatever the page.
+async fn what_was_begun_is_told_page_by_page(outbox: &dyn Outbox) {
+    let rows = [1, 2, 3, 4, 5].map(|n| NewRow::json("a.b", &n.to_string()).key("k"));
+    let at = outbox.insert(&rows).await;
+    let source = outbox.source();
+    let held = own(&*source).await;
+    let (both, turned) = ([SINK, "hooks"], ["hooks", SINK]);
+    let pause = Duration::from_secs(60);
+    let outcomes = [
+        held.outcome(at[0], Some("k"), &both, published()),
+        held.outcome(at[1], Some("k"), &turned, retried(2, pause)),
+        held.outcome(at[3], Some("k"), &both, published()),
+        held.outcome(at[3], Some("k"), &turned, published()),
+        // A fact without its owner: the row stays, and nothing waits for it.
+        fenced(held.outcome(at[4], Some("k"), &[SINK], published())),
+    ];
+    settle(&*source, &outcomes).await;
+
+    let share = |sink: &str, attempts, error: Option<&str>| Share {
+        sink: Arc::from(sink),
+        attempts,
+        last_error: error.map(str::to_owned),
+    };
+    let event = |at: Inserted, open: Vec<Share>| BegunEvent {
+        seq: at.seq,
+        id: at.id,
+        kind: "a.b".to_owned(),
+        ordering_key: Some(Arc::from("k")),
+        open,
+    };
+    let first = event(at[0], vec![share("hooks", 0, None)]);
+    let failed = share("hooks", 2, Some("it did not work"));
+    let mut open = vec![failed, share(SINK, 0, None)];
+    open.sort_by(|a, b| a.sink.cmp(&b.sink));
+    let second = event(at[1], open);
+
+    let all = source.begun(i64::MIN, 100).await.expect("begun");
+    assert_eq!(all.events, [first.clone(), second.clone()]);
+    assert_eq!(all.next, None);
+    let mut pages = Vec::new();
+    let mut after = i64::MIN;
+    loop {
+        let page = source.begun(after, 1).await.expect("begun");
+        pages.push(page.events);
+        let Some(next) = page.next else { break };
+        after = next;
+    }
+    assert_eq!(pages, [vec![first], vec![second], vec![], vec![]]);
 }

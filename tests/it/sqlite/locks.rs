@@ -130,9 +130,12 @@ async fn a_writer_that_does_not_commit_is_an_outage_that_ends() {
     let mut application = outbox.application().await;
     let transaction = application.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let started = Instant::now();
-    let error = source.renew(&leases, MINUTE).await.unwrap_err();
-    assert_eq!(error.kind, SourceErrorKind::Unavailable, "{error}");
+    let gone = source.goodbye(Uuid::now_v7()).await.unwrap_err();
+    assert_eq!(gone.kind, SourceErrorKind::Unavailable, "{gone}");
     assert!(started.elapsed() < 10 * limit);
+    // The file lock decides who owns: a busy application ends no ownership.
+    let renewed = source.renew(&leases, MINUTE).await.unwrap();
+    assert_eq!(renewed.held.len(), 16);
     assert!(
         source
             .read("events", 0, ReadBounds::rows(10), &[])
