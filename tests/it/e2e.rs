@@ -3,6 +3,7 @@
 mod bench;
 mod broker;
 mod database;
+mod feeds;
 mod gaps;
 mod keys;
 mod load;

@@ -1,5 +1,7 @@
 //! What failures cost: whose fault they are, what is charged, what is set aside.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outboxd::sink::memory::Answer;
@@ -7,6 +9,7 @@ use outboxd::sink::{PublishError, Receipt};
 use outboxd::source::admin::{Admin, DiscardedFilter};
 use outboxd::source::{Source, SourceErrorKind};
 use outboxd::status::Gate;
+use outboxd::testing::faults::{Op, When};
 
 use super::bench::{Bench, LONG, by_key, numbers, row};
 use crate::support::eventually;
@@ -39,6 +42,31 @@ async fn a_rejected_event_is_set_aside_at_once_and_its_key_goes_on() {
     assert_eq!(list[0].reason, "permanent");
     assert_eq!(list[0].code.as_deref(), Some("too_large"));
     assert!(list[0].last_error.contains("more than 1 MB"));
+}
+
+#[tokio::test]
+async fn the_next_event_of_a_key_waits_until_the_discard_before_it_is_committed() {
+    let bench = Bench::start().await;
+    bench.faults.delay(Op::Settle, Duration::from_millis(200));
+    let (source, left) = (bench.source.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
+    let seen = Arc::clone(&left);
+    bench.sink.on(move |delivery| {
+        if delivery.event.kind == "poison" {
+            return Some(Answer::Fail(PublishError::rejected("too_large", "no")));
+        }
+        seen.store(source.pending(), Ordering::SeqCst);
+        None
+    });
+    let mut poison = row("k", 1);
+    poison.kind = "poison".to_owned();
+    bench.source.insert(&[poison]).unwrap();
+    bench.insert("k", 2..=2);
+    bench.received(1).await;
+    assert_eq!(
+        left.load(Ordering::SeqCst),
+        1,
+        "the poison was out of the outbox when the next one left"
+    );
 }
 
 #[tokio::test]
@@ -209,7 +237,6 @@ async fn an_outage_of_the_database_pauses_and_loses_nothing() {
 
 #[tokio::test]
 async fn a_lost_reply_of_a_settlement_repeats_nothing() {
-    use outboxd::testing::faults::{Op, When};
     let bench = Bench::start().await;
     bench
         .faults
@@ -222,7 +249,6 @@ async fn a_lost_reply_of_a_settlement_repeats_nothing() {
 
 #[tokio::test]
 async fn an_outcome_that_the_database_refuses_takes_no_other_with_it() {
-    use outboxd::testing::faults::{Op, When};
     let bench = Bench::start().await;
     bench
         .faults

@@ -207,8 +207,12 @@ impl Bench {
         if self.count().await == 0 {
             return Vec::new();
         }
-        let stored = self.nats.stored(STREAM).await;
-        stored.iter().map(seen).collect()
+        self.seen_in(STREAM).await
+    }
+
+    /// Every message of a stream that is there.
+    pub async fn seen_in(&self, stream: &str) -> Vec<Seen> {
+        self.nats.stored(stream).await.iter().map(seen).collect()
     }
 
     /// Starts to count what is sent to the broker, duplicates included, which the stream does not show.
