@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd::relay;
+use outboxd::sink::PublishError;
 use outboxd::sink::file::{self, File};
+use outboxd::sink::memory::{Answer, Memory};
 use outboxd::source::admin::{Admin, NewEvent};
 use outboxd::source::sqlite::{self, Sqlite};
 use outboxd::source::{PublishedKeep, Source};
 
 use crate::cpu::{Cost, Meter, Watched};
-use crate::stage::{Keys, Stage, options};
+use crate::stage::{Keys, Stage, options, options_to};
 
 /// Far more than any of these takes.
 const LONG: Duration = Duration::from_secs(600);
@@ -29,6 +31,30 @@ pub async fn to_stream(stage: &Stage, events: u32, keys: Keys, keep: PublishedKe
     let state = stream.get_info().await.unwrap().state;
     assert_eq!(state.messages, u64::from(events), "each event once");
     assert_eq!(outbox.pending().await, 0);
+    cost
+}
+
+/// PostgreSQL to two sinks that take everything at once, beside a third that is not there or refuses everything;
+/// until both have all.
+pub async fn beside(stage: &Stage, events: u32, third: bool) -> Cost {
+    let outbox = stage
+        .outbox(PublishedKeep::Full, events, Keys::Over(500))
+        .await;
+    let live = [Memory::new(), Memory::new()];
+    let refusing = Memory::new();
+    refusing.on(|_| Some(Answer::Fail(PublishError::unavailable("full"))));
+    let mut sinks = vec![("first", live[0].clone()), ("second", live[1].clone())];
+    if third {
+        sinks.push(("third", refusing));
+    }
+    let options = options_to(outbox.source(), sinks, PublishedKeep::Full);
+    let meter = Meter::start(stage.watched());
+    let relay = relay::start(options).await.unwrap();
+    for sink in &live {
+        sink.wait_for(events as usize, LONG).await.unwrap();
+    }
+    let cost = meter.stop();
+    relay.shutdown().await.unwrap();
     cost
 }
 

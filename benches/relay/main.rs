@@ -127,6 +127,19 @@ async fn measure(arguments: &Arguments) {
                 report.rate(name, Some("database alone, keep none"), cost);
             }
         }
+        for (name, third, other) in [
+            ("two sinks alone", false, None),
+            (
+                "two sinks beside one that refuses",
+                true,
+                Some("two sinks alone"),
+            ),
+        ] {
+            if wanted(name) {
+                let cost = backlog::beside(&stage, events, third).await;
+                report.rate(name, other, cost);
+            }
+        }
         if wanted("sqlite to file") {
             report.rate("sqlite to file", None, backlog::to_file(events).await);
         }

@@ -100,7 +100,7 @@ impl Report {
         let us = |seconds: f64| seconds * 1e6 / f64::from(self.events);
         if !self.rates.is_empty() {
             println!(
-                "\n| backlog | events/s | of the database alone | of the broker alone | µs an event: relay | postgres | nats | others' load |\n|---|--:|--:|--:|--:|--:|--:|--:|"
+                "\n| backlog | events/s | of the database alone (two sinks: of these alone) | of the broker alone | µs an event: relay | postgres | nats | others' load |\n|---|--:|--:|--:|--:|--:|--:|--:|"
             );
         }
         for (name, ceiling, costs) in &self.rates {

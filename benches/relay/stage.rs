@@ -8,6 +8,7 @@ use outboxd::relay::{DatabaseOptions, Options, SinkOptions};
 use outboxd::retry::Policy;
 use outboxd::route::{Route, Routes};
 use outboxd::sink::Sink;
+use outboxd::sink::memory::Memory;
 use outboxd::sink::nats::{Mode, Nats};
 use outboxd::source::admin::Admin;
 use outboxd::source::postgres::{Pooler, Postgres};
@@ -169,15 +170,34 @@ impl Outbox {
 
 /// A relay of everything in `source` to `sink`, with the defaults of a configuration file.
 pub fn options(source: Arc<dyn Source>, sink: Arc<dyn Sink>, keep: PublishedKeep) -> Options {
+    with_sinks(source, vec![SinkOptions::new("events", sink)], keep)
+}
+
+/// The same to several sinks in memory.
+pub fn options_to(
+    source: Arc<dyn Source>,
+    sinks: Vec<(&str, Memory)>,
+    keep: PublishedKeep,
+) -> Options {
+    let sinks = sinks
+        .into_iter()
+        .map(|(name, sink)| SinkOptions::new(name, Arc::new(sink)));
+    with_sinks(source, sinks.collect(), keep)
+}
+
+fn with_sinks(source: Arc<dyn Source>, sinks: Vec<SinkOptions>, keep: PublishedKeep) -> Options {
     let route = Route {
         name: "all".into(),
         kinds: vec!["*".into()],
-        sinks: Arc::from([Arc::from("events")]),
+        sinks: sinks
+            .iter()
+            .map(|sink| Arc::from(sink.name.as_str()))
+            .collect(),
         retry: Policy::default(),
     };
     let mut options = Options::new(
         vec![DatabaseOptions::new(source)],
-        vec![SinkOptions::new("events", sink)],
+        sinks,
         Routes::new(vec![route]),
     );
     options.retention = Retention {

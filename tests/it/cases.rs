@@ -4,7 +4,9 @@
 mod bench;
 mod duplicates;
 mod loss;
+mod observability;
 mod order;
 mod shutdown;
 mod stuck;
+mod tenants;
 mod wakeup;

@@ -405,6 +405,11 @@ impl Running {
         .await;
     }
 
+    /// All metrics, as Prometheus reads them.
+    pub fn text(&self) -> String {
+        self.metrics.render().unwrap()
+    }
+
     /// The sum of a counter over all series with these labels, such as `expected="true"`.
     pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         metric_in(&self.metrics.render().unwrap(), name, labels)
