@@ -88,6 +88,48 @@ fn once_delivers_what_is_due_in_order_and_says_what_is_not() {
     assert_eq!(place.lines("events.jsonl").len(), 500);
 }
 
+#[tokio::test]
+async fn events_that_no_route_takes_stay_are_counted_and_shown() {
+    let place = Workplace::sqlite_to_file("[http]\nlisten = \"127.0.0.1:0\"\n")
+        .env("OUTBOXD__ROUTES__ALL__KINDS", "order.*");
+    place.outboxd(&["migrate"]).code(0);
+    for kind in [
+        "order.made",
+        "user.made",
+        "user.\u{1b}[31mgone",
+        "order.made",
+    ] {
+        place
+            .outboxd(&["publish", kind, "--key", "k", "--payload", "1"])
+            .code(0);
+    }
+    let ended = place.outboxd(&["run", "--once"]).code(0);
+    let words = "events of kind `user.made` stay: no route takes them";
+    assert!(ended.stderr.contains(words), "{ended:?}");
+    assert_eq!(place.lines("events.jsonl").len(), 2, "the others go on");
+
+    let mut service = place.start(&["run"]);
+    let url = url_of(&mut service).await;
+    eventually(SOON, "the status command shows them", || async {
+        let status = place
+            .outboxd(&["status", "--output", "json"])
+            .code(0)
+            .json();
+        let database = &status["databases"][0];
+        let wanted = serde_json::json!(["user.\u{1b}[31mgone", "user.made"]);
+        (database["unrouted"] == wanted && database["backlog"] == 2)
+            .then_some(())
+            .ok_or(status.to_string())
+    })
+    .await;
+    let shown = place.outboxd(&["status"]).code(0);
+    assert!(shown.stdout.contains(words), "{shown:?}");
+    assert!(!shown.stdout.contains('\u{1b}'), "{shown:?}");
+    let metrics = get(&url, "/metrics").await.unwrap();
+    let line = "event_outbox_unrouted_total{database=\"orders\"} 2";
+    assert!(metrics.lines().any(|l| l == line), "{metrics}");
+}
+
 #[test]
 fn once_ends_with_4_or_5_when_something_is_not_there() {
     let place = Workplace::new(&format!(
