@@ -148,6 +148,8 @@ pub enum Message {
     Walked(u64, usize, Result<Vec<Due>, SourceError>),
     /// Outcomes were committed.
     Settled(u64, Vec<Settled>),
+    /// The database takes no writes, in these words.
+    ReadOnly(u64, String),
     /// A sequencer's key cannot go on.
     Parked(u64, usize, Park),
     /// Events came back unsent.
@@ -311,6 +313,7 @@ impl ClaimerActor {
                 state.with(epoch, |active, now| active.walked(feed, result, now));
             }
             Message::Settled(epoch, list) => state.settled(epoch, &list),
+            Message::ReadOnly(epoch, reason) => state.read_only(epoch, &reason),
             Message::Parked(epoch, feed, park) => state.parked(epoch, feed, park),
             Message::Returned(epoch, feed, seqs) => state.returned(epoch, feed, &seqs),
             Message::Unanswered(epoch, feed, seq) => state.unanswered(epoch, feed, seq),

@@ -5,6 +5,8 @@ mod bench;
 mod duplicates;
 mod loss;
 mod order;
+mod rights;
+mod rows;
 mod shutdown;
 mod stuck;
 mod wakeup;

@@ -24,7 +24,7 @@ const HOLD: (&str, &str) = ("databases.orders.gap_guard", "hold");
 
 /// Begins a transaction that stays open.
 async fn begin(bench: &Bench) -> PgConnection {
-    let mut connection = bench.database.connect().await;
+    let mut connection = bench.database.writer().await;
     run(&mut connection, "begin").await;
     connection
 }
@@ -256,7 +256,7 @@ async fn hold_keeps_the_order_of_a_key_that_was_waiting_for_its_time() {
     let (bench, running) = with(&[HOLD]).await;
     bench
         .database
-        .execute(
+        .write(
             "insert into outbox.event (kind, ordering_key, payload, available_at)
              values ('order.made', 'k', '1', now() + interval '1.5 s')",
         )
