@@ -46,6 +46,7 @@ pub mod draining;
 pub mod feed;
 pub mod gaps;
 pub mod hands;
+pub mod history;
 pub mod keys;
 pub mod opening;
 pub mod parked;

@@ -207,7 +207,7 @@ impl State {
     pub(super) fn renewed(
         &mut self,
         epoch: u64,
-        _sent: Deadline,
+        sent: Deadline,
         result: Result<Renewed, SourceError>,
     ) {
         let now = self.now();
@@ -218,7 +218,7 @@ impl State {
             return;
         };
         let reason = match &result {
-            Ok(renewed) => active.disowned_by(renewed),
+            Ok(renewed) => active.disowned_by(renewed, sent).map(str::to_owned),
             // Whoever cannot renew for that reason cannot settle either.
             Err(error) if error.kind == SourceErrorKind::ReadOnly => Some(error.to_string()),
             Err(_) if active.ownership().time_left().is_zero() => {
