@@ -214,6 +214,8 @@ pub struct State {
     phase: Phase,
     failures: u32,
     listener: Option<Task>,
+    /// The channel was lost, and another will be opened in its place.
+    channel_lost: bool,
     channel_open: bool,
     /// A wake-up is in the mailbox already.
     wake_pending: Arc<AtomicBool>,
@@ -260,6 +262,7 @@ impl ClaimerActor {
             phase: Phase::Opening,
             failures: 0,
             listener: None,
+            channel_lost: false,
             channel_open: false,
             wake_pending: Arc::new(AtomicBool::new(false)),
             quiet: Arc::new(AtomicBool::new(false)),

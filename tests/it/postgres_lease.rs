@@ -158,9 +158,7 @@ async fn writers_wake_a_listener_while_the_mark_is_set() {
         .unwrap();
     // Another outbox in the same database wakes somebody else.
     let other = another(&database, |o| o.schema = "other".into());
-    outboxd::source::admin::Admin::migrate(&other)
-        .await
-        .unwrap();
+    migrate_in(&database, "other", 16).await;
     other.set_wake_mark(Duration::from_secs(30)).await.unwrap();
     database
         .execute("insert into other.event (kind, payload) values ('a', '1')")

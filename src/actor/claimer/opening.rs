@@ -250,7 +250,7 @@ impl State {
         warn!(%database, reason, "starting again from the table under fresh leases");
         self.leave_active();
         // The channel may lead to where the leases were and writers no longer are.
-        self.listener = None;
+        self.channel_lost |= self.listener.take().is_some() && !self.channel_open;
         self.listening(false);
         self.show(DatabaseState::Starting, Some(reason.to_owned()));
         self.flush_and_open();
