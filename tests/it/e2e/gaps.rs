@@ -226,13 +226,13 @@ async fn hold_does_not_wait_for_transactions_that_are_none_of_its_business() {
     let (bench, running) = with(&[HOLD]).await;
     bench
         .database
-        .execute("create table elsewhere (n int)")
+        .execute("create schema app; create table app.elsewhere (n int)")
         .await;
     // One that writes elsewhere, one that only reads, and one that reads the outbox itself.
     let mut others = Vec::new();
     for sql in [
-        "insert into elsewhere values (1)",
-        "set transaction isolation level repeatable read; select count(*) from elsewhere",
+        "insert into app.elsewhere values (1)",
+        "set transaction isolation level repeatable read; select count(*) from app.elsewhere",
         "set transaction isolation level repeatable read; select count(*) from outbox.event",
     ] {
         let mut other = begin(&bench).await;
