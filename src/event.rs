@@ -96,10 +96,11 @@ impl Timestamp {
 impl fmt::Display for Timestamp {
     /// RFC 3339 in UTC with six digits; `infinity` or `-infinity` for what has no such form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Years have four digits and perhaps a sign: nothing is longer than 28 bytes.
         let mut text = [0_u8; 32];
         let written = OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000)
             .ok()
+            // RFC 3339 knows years of four digits and no sign.
+            .filter(|at| (0..=9_999).contains(&at.year()))
             .and_then(|at| at.format_into(&mut &mut text[..], RFC3339_MICROS).ok())
             .and_then(|length| std::str::from_utf8(&text[..length]).ok());
         match written {
@@ -127,5 +128,7 @@ mod tests {
     fn timestamps_outside_the_calendar_are_words_not_panics() {
         assert_eq!(Timestamp(i64::MAX).to_string(), "infinity");
         assert_eq!(Timestamp(i64::MIN).to_string(), "-infinity");
+        // 2 BC: the year -1.
+        assert_eq!(Timestamp(-62_198_755_200_000_000).to_string(), "-infinity");
     }
 }

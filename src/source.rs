@@ -357,9 +357,11 @@ pub enum PublishedKeep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SourceErrorKind {
-    /// The database cannot be reached, is read-only, is out of connections, or took too long: wait and
-    /// try again.
+    /// The database cannot be reached, is out of connections, or took too long: wait and try again.
     Unavailable,
+    /// The database answers and takes no writes: an old primary that came back, a full disk. No outcome could be
+    /// written, so nothing may be sent; wait, and connect anew.
+    ReadOnly,
     /// The database answered and refused this statement: a batch is split to find the bad part.
     Refused,
     /// An operator has to act: not migrated, newer schema, wrong shard count, missing right, a pooler

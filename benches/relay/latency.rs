@@ -103,7 +103,7 @@ async fn write(
     span: Duration,
     name: &str,
 ) -> HashMap<String, (i64, i64)> {
-    let mut connection = outbox.database.connect().await;
+    let mut connection = outbox.database.writer().await;
     let mut ticks = interval(Duration::from_secs(1) / rate);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let end = Instant::now() + span;

@@ -10,13 +10,12 @@ use outboxd::route::{Route, Routes};
 use outboxd::sink::Sink;
 use outboxd::sink::memory::Memory;
 use outboxd::sink::nats::{Mode, Nats};
-use outboxd::source::admin::Admin;
 use outboxd::source::postgres::{Pooler, Postgres};
 use outboxd::source::{PublishedKeep, Retention, Source};
 
 use crate::cpu::Watched;
 use crate::it::support::postgres::Database;
-use crate::it::support::{nats, postgres};
+use crate::it::support::{nats, postgres, roles};
 
 /// How far the keys of a backlog spread.
 #[derive(Debug, Clone, Copy)]
@@ -64,10 +63,8 @@ impl Stage {
     /// A new, migrated outbox with `events` of 1 KiB.
     pub async fn outbox(&self, keep: PublishedKeep, events: u32, keys: Keys) -> Outbox {
         let database = self.postgres.database().await;
+        roles::migrate(&database).await;
         let outbox = Outbox { database, keep };
-        let source = outbox.source();
-        source.migrate().await.unwrap();
-        source.close().await;
         outbox.fill(events, keys).await;
         outbox
     }
@@ -154,7 +151,7 @@ impl Outbox {
             ))
             .await;
         for sql in ["vacuum analyze outbox.event", "checkpoint"] {
-            self.database.execute(sql).await;
+            self.database.execute_as_superuser(sql).await;
         }
     }
 

@@ -1,12 +1,14 @@
 -- The outbox itself, and the two functions that let a writer insert with nothing but EXECUTE.
 --
 -- {schema} is the quoted schema name, {schema_text} the same inside a string literal. Nothing here relies on
--- search_path, on an extension or on superuser.
+-- search_path, on an extension or on superuser. Every function has a search_path of its own, so that nothing that
+-- somebody plants in another schema is ever called; and nothing is for PUBLIC, whatever default privileges say.
 
 -- A version 7 UUID (RFC 9562): 48 bits of milliseconds since 1970 laid over a random version 4, whose
 -- version bits 0100 become 0111. Ids rise with time, so the unique index grows at its end.
 create function {schema}.uuid_v7() returns uuid
 language sql volatile parallel safe
+set search_path = pg_catalog, pg_temp
 as $outboxd$
   select pg_catalog.encode(
     pg_catalog.set_bit(
@@ -99,5 +101,8 @@ begin
 end
 $outboxd$;
 
+revoke all on {schema}.migration, {schema}.event from public;
+revoke all on sequence {schema}.event_seq from public;
+revoke all on function {schema}.uuid_v7() from public;
 revoke all on function {schema}.publish(text, json, text, jsonb, timestamptz, uuid) from public;
 revoke all on function {schema}.publish_bytes(text, bytea, text, text, jsonb, timestamptz, uuid) from public;

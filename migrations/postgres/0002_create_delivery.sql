@@ -75,6 +75,7 @@ begin
       select from {schema}.published_rest as r where r.published_at >= day and r.published_at < day + 1
     );
     execute format('create table %s.%I (like %s.published including all)', home, part, home);
+    execute format('revoke all on table %s.%I from public', home, part);
     execute format(
       'alter table %s.published attach partition %s.%I for values from (%L) to (%L)',
       home, home, part, day::timestamptz, (day + 1)::timestamptz
@@ -158,3 +159,5 @@ create index discarded_age on {schema}.discarded (discarded_at);
 
 -- Counts per sink without touching the rows.
 create index discarded_sink on {schema}.discarded (sink, discarded_at);
+
+revoke all on {schema}.delivery, {schema}.published, {schema}.published_rest, {schema}.discarded from public;

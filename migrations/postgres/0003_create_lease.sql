@@ -33,7 +33,7 @@ create table {schema}.instance (
 
 -- Operators' commands, read by every claimer with each poll.
 create table {schema}.control (
-  id bigint generated always as identity primary key,
+  id bigint generated always as identity (sequence name {schema}.control_id_seq) primary key,
   command text not null,
   payload jsonb not null default '{}',
   created_by text,
@@ -56,7 +56,7 @@ create trigger control_order before insert on {schema}.control
   for each statement execute function {schema}.control_order();
 
 create table {schema}.audit (
-  id bigint generated always as identity primary key,
+  id bigint generated always as identity (sequence name {schema}.audit_id_seq) primary key,
   at timestamptz not null default now(),
   operator text not null,
   action text not null,
@@ -64,3 +64,6 @@ create table {schema}.audit (
   detail jsonb not null default '{}'
 );
 create index audit_at on {schema}.audit (at);
+
+revoke all on {schema}.settings, {schema}.lease, {schema}.instance, {schema}.control, {schema}.audit from public;
+revoke all on sequence {schema}.control_id_seq, {schema}.audit_id_seq from public;

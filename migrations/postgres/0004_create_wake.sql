@@ -4,8 +4,9 @@
 -- outside transactions and needs no row lock, and a time, because a crash can then not leave it set.
 create sequence {schema}.wake_until as bigint minvalue 0 start with 0 cache 1;
 
--- The trigger's condition runs with the writer's rights, and reading the mark is all it takes.
-grant select on sequence {schema}.wake_until to public;
+-- The trigger's condition runs with the writer's rights: a writer who inserts into the table itself may read the
+-- mark, see grants_writer.sql. In the publish functions it runs with the owner's.
+revoke all on sequence {schema}.wake_until from public;
 
 -- The channel carries the oid of the event table, so that outboxes in one database do not wake each other.
 create function {schema}.wake() returns trigger

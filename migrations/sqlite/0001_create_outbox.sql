@@ -9,8 +9,8 @@
 -- before it does not walk through it.
 CREATE TABLE outbox_event (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    -- A time-ordered UUID (version 7).
-    id TEXT NOT NULL UNIQUE DEFAULT (printf(
+    -- A time-ordered UUID (version 7). Without regard to case: two spellings are one id, hence one message.
+    id TEXT NOT NULL COLLATE NOCASE UNIQUE DEFAULT (printf(
         '%08x-%04x-7%03x-%x%03x-%012x',
         (CAST(strftime('%s', 'now') AS INTEGER) * 1000
             + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER)) >> 16,

@@ -47,6 +47,7 @@ pub mod draining;
 pub mod feed;
 pub mod gaps;
 pub mod hands;
+pub mod history;
 pub mod keys;
 pub mod opening;
 pub mod parked;
@@ -152,6 +153,8 @@ pub enum Message {
     Begun(u64, Result<Begun, SourceError>),
     /// Outcomes were committed.
     Settled(u64, Vec<Settled>),
+    /// The database takes no writes, in these words.
+    ReadOnly(u64, String),
     /// A sequencer's key cannot go on.
     Parked(u64, usize, Park),
     /// Events came back unsent.
@@ -215,6 +218,8 @@ pub struct State {
     phase: Phase,
     failures: u32,
     listener: Option<Task>,
+    /// The channel was lost, and another will be opened in its place.
+    channel_lost: bool,
     channel_open: bool,
     /// A wake-up is in the mailbox already.
     wake_pending: Arc<AtomicBool>,
@@ -262,6 +267,7 @@ impl ClaimerActor {
             phase: Phase::Opening,
             failures: 0,
             listener: None,
+            channel_lost: false,
             channel_open: false,
             wake_pending: Arc::new(AtomicBool::new(false)),
             quiet: Arc::new(AtomicBool::new(false)),
@@ -317,6 +323,7 @@ impl ClaimerActor {
             }
             Message::Begun(epoch, result) => state.begun(epoch, result),
             Message::Settled(epoch, list) => state.settled(epoch, &list),
+            Message::ReadOnly(epoch, reason) => state.read_only(epoch, &reason),
             Message::Parked(epoch, feed, park) => state.parked(epoch, feed, park),
             Message::Returned(epoch, feed, seqs) => state.returned(epoch, feed, &seqs),
             Message::Unanswered(epoch, feed, seq) => state.unanswered(epoch, feed, seq),

@@ -222,6 +222,13 @@ impl State {
                 "outcomes cannot be written; they wait"
             );
         }
+        if problem.kind == SourceErrorKind::ReadOnly
+            && let Some(Item { tell, .. }) = batch.last()
+        {
+            // The latest is of the present incarnation, if any is.
+            let told = claimer::Message::ReadOnly(tell.epoch, problem.to_string());
+            let _ = tell.claimer.cast(told);
+        }
         self.queue.put_back(batch);
         self.failures = self.failures.saturating_add(1);
         let pause = back_off(PAUSE, PAUSE_MAX, self.failures, 0.5);

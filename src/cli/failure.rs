@@ -26,7 +26,7 @@ impl Code {
     /// Whether a database could not be reached, or said no.
     pub(super) fn of(error: &SourceError) -> Self {
         match error.kind {
-            SourceErrorKind::Unavailable => Self::Database,
+            SourceErrorKind::Unavailable | SourceErrorKind::ReadOnly => Self::Database,
             _ => Self::Failed,
         }
     }

@@ -32,6 +32,9 @@ pub(super) struct MigrateArgs {
     /// With --print-grants: the role of applications that insert events.
     #[arg(long, value_name = "ROLE", default_value = "outboxd_writer")]
     writer_role: String,
+    /// With --print-grants: the role of whoever looks at status and discarded events, and of monitoring.
+    #[arg(long, value_name = "ROLE", default_value = "outboxd_viewer")]
+    viewer_role: String,
     /// With --print-grants: the role of operators who requeue or drop discarded events.
     #[arg(long, value_name = "ROLE", default_value = "outboxd_operator")]
     operator_role: String,
@@ -51,6 +54,7 @@ pub(super) async fn run(global: &Global, args: &MigrateArgs, out: &Output) -> Re
         let roles = Roles {
             relay: args.relay_role.clone(),
             writer: args.writer_role.clone(),
+            viewer: args.viewer_role.clone(),
             operator: args.operator_role.clone(),
         };
         let all: Vec<_> = targets

@@ -58,8 +58,10 @@ pub trait Admin: Send + Sync + 'static {
 pub struct Roles {
     /// Runs the relay: reads, settles, owns nothing.
     pub relay: String,
-    /// Inserts events through the publish functions.
+    /// Inserts events, through the publish functions or by a plain INSERT.
     pub writer: String,
+    /// Sees status and discarded events, changes nothing.
+    pub viewer: String,
     /// Requeues and drops discarded events.
     pub operator: String,
 }

@@ -325,14 +325,7 @@ impl Admin for Postgres {
     }
 
     fn grants(&self, roles: &Roles) -> Option<String> {
-        Some(
-            [
-                self.relay_grants(&roles.relay),
-                self.writer_grants(&roles.writer),
-                self.operator_grants(&roles.operator),
-            ]
-            .join("\n"),
-        )
+        Some(self.all_grants(roles))
     }
 
     async fn publish(&self, events: &[NewEvent]) -> Result<Vec<Uuid>, SourceError> {

@@ -6,6 +6,8 @@ mod duplicates;
 mod loss;
 mod observability;
 mod order;
+mod rights;
+mod rows;
 mod shutdown;
 mod stuck;
 mod tenants;

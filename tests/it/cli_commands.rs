@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::cli_bin::Workplace;
+use crate::support::roles::Role;
 use crate::support::{nats, postgres};
 
 #[test]
@@ -122,7 +123,8 @@ fn life_without_a_relay(place: &Workplace) {
         .outboxd(&["migrate", "--print-grants", "--relay-role", "Relay 1"])
         .code(0);
     assert!(
-        grants.stdout.contains("to \"Relay 1\"") || grants.stdout.contains("knows no roles"),
+        grants.stdout.contains("to \"Relay 1\"") && grants.stdout.contains("to \"outboxd_viewer\"")
+            || grants.stdout.contains("knows no roles"),
         "{grants:?}"
     );
 
@@ -249,7 +251,7 @@ async fn the_life_of_a_postgres_outbox_at_the_prompt() {
     let place = Workplace::new(&format!(
         "[databases.orders]\nurl = \"{}\"\nschema = \"My Outbox\"\n[sinks.log]\ntype = \"file\"\npath = \
          \"events.jsonl\"\n[routes.all]\nkinds = [\"*\"]\nsinks = [\"log\"]\n",
-        database.url
+        database.url_of(Role::Owner)
     ));
     life_without_a_relay(&place);
 }
@@ -314,6 +316,7 @@ fn one_of_several_databases_has_to_be_named() {
 #[tokio::test]
 async fn check_tells_a_database_from_a_sink_from_a_finding() {
     let database = postgres::server().await.database().await;
+    let owner = database.url_of(Role::Owner);
     let broker = nats::Server::start().await;
     let free = crate::support::process::free_port();
     let config = |database: &str, broker: &str| {
@@ -335,9 +338,9 @@ async fn check_tells_a_database_from_a_sink_from_a_finding() {
     place.outboxd(&["publish", "k", "--payload", "1"]).code(4);
 
     // A database that is not migrated is a finding, and an unreachable sink goes before it.
-    let place = Workplace::new(&config(&database.url, &nobody));
+    let place = Workplace::new(&config(&owner, &nobody));
     place.outboxd(&["check"]).code(5);
-    let place = Workplace::new(&config(&database.url, &broker.url()));
+    let place = Workplace::new(&config(&owner, &broker.url()));
     place.outboxd(&["check"]).code(3);
     place.outboxd(&["migrate"]).code(0);
     let ended = place.outboxd(&["check"]).code(3);

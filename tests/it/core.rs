@@ -1,7 +1,7 @@
 //! The whole tree over a source and a sink in memory: what real servers cannot be made to do on cue.
 
 mod bench;
-mod chaos;
+pub mod chaos;
 mod failures;
 mod life;
 mod order;

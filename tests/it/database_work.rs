@@ -8,11 +8,10 @@ use outboxd::relay::{self, DatabaseOptions, Options, SinkOptions};
 use outboxd::retry::Policy;
 use outboxd::route::{Route, Routes};
 use outboxd::sink::memory::Memory;
-use outboxd::source::admin::Admin;
 use outboxd::source::postgres::Postgres;
 use outboxd::source::{PublishedKeep, Source};
 
-use crate::postgres_fixture::{number, options};
+use crate::postgres_fixture::{migrate, number, options};
 use crate::support::eventually;
 use crate::support::postgres::{Database, Server};
 
@@ -42,9 +41,7 @@ struct Work {
 /// Delivers a backlog whose keys are `key` (SQL over the number `n`), and counts.
 async fn deliver(server: &Server, keep: PublishedKeep, key: &str) -> Work {
     let database = server.database().await;
-    let source = source(&database, keep);
-    source.migrate().await.unwrap();
-    source.close().await;
+    migrate(&database).await;
     database
         .execute(&format!(
             "insert into outbox.event (kind, ordering_key, payload)

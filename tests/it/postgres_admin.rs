@@ -37,7 +37,7 @@ fn by() -> Operator {
 
 #[tokio::test]
 async fn published_events_keep_order_bytes_and_ids() {
-    let (_database, source) = outbox().await;
+    let (database, source) = outbox().await;
     let given = Uuid::new_v4();
     let mut events: Vec<NewEvent> = (0..300).map(|n| event(&format!("a.{n}"))).collect();
     events[1].id = Some(given);
@@ -45,7 +45,7 @@ async fn published_events_keep_order_bytes_and_ids() {
     events[3].payload = None;
     events[3].payload_bytes = Some(vec![0, 255]);
     events[3].content_type = Some("x/y".into());
-    let ids = source.publish(&events).await.unwrap();
+    let ids = operator(&database).publish(&events).await.unwrap();
     assert_eq!(ids[1], given);
     let rows = read(&source).await;
     let kinds: Vec<String> = rows.iter().map(|row| row.kind.clone()).collect();
@@ -62,7 +62,7 @@ async fn published_events_keep_order_bytes_and_ids() {
     // All or nothing, and the words say what was wrong.
     let mut bad = event("b");
     bad.ordering_key = Some(String::new());
-    let error = refusal(source.publish(&[event("c"), bad]).await);
+    let error = refusal(operator(&database).publish(&[event("c"), bad]).await);
     assert!(
         error.kind == SourceErrorKind::Refused
             && error.message.contains("event_ordering_key_check"),
@@ -71,19 +71,22 @@ async fn published_events_keep_order_bytes_and_ids() {
     let mut both = event("b");
     both.payload_bytes = Some(vec![]);
     assert!(
-        refusal(source.publish(&[both]).await)
+        refusal(operator(&database).publish(&[both]).await)
             .message
             .contains("event_payload_check")
     );
     assert_eq!(read(&source).await.len(), 300);
-    assert_eq!(source.publish(&[]).await.unwrap(), Vec::<Uuid>::new());
+    assert_eq!(
+        operator(&database).publish(&[]).await.unwrap(),
+        Vec::<Uuid>::new()
+    );
 }
 
 #[tokio::test]
 async fn the_sql_functions_take_what_they_are_given() {
     let (database, source) = outbox().await;
     database
-        .execute(
+        .write(
             "select outbox.publish('a', '{\"x\": 1}');
              select outbox.publish('b', '1', ordering_key => 'k', headers => '{\"h\": \"v\"}', available_at => now() + interval '1 h',
                                    id => '01234567-89ab-7def-8123-456789abcdef');
@@ -251,7 +254,10 @@ async fn requeued_events_come_back_under_their_seq_and_owners_are_told() {
         kind: Some("a.*".into()),
         ..Default::default()
     };
-    assert_eq!(source.requeue(&filter, &by()).await.unwrap(), 4);
+    assert_eq!(
+        operator(&database).requeue(&filter, &by()).await.unwrap(),
+        4
+    );
     tokio::time::timeout(TTL, listener.wait())
         .await
         .unwrap()
@@ -286,7 +292,10 @@ async fn requeued_events_come_back_under_their_seq_and_owners_are_told() {
         text(&database, "select concat_ws('|', operator, action, reason, detail->>'count', detail->>'kind') from outbox.audit").await,
         "ada|requeue|mended|4|a.*"
     );
-    assert_eq!(source.requeue(&filter, &by()).await.unwrap(), 0);
+    assert_eq!(
+        operator(&database).requeue(&filter, &by()).await.unwrap(),
+        0
+    );
     // Writers' numbers go on where they were.
     assert_eq!(insert(&database, 1, 1).await, [11]);
 }
@@ -311,7 +320,7 @@ async fn a_requeue_reaches_only_the_sinks_it_was_discarded_for() {
         9
     );
     assert_eq!(
-        source
+        operator(&database)
             .requeue(&DiscardedFilter::default(), &by())
             .await
             .unwrap(),
@@ -346,11 +355,15 @@ async fn a_requeue_reaches_only_the_sinks_it_was_discarded_for() {
 
 #[tokio::test]
 async fn a_seq_that_another_event_has_is_not_taken_back() {
-    let (database, source, _) = with_discards(&["events"]).await;
+    let (database, _, _) = with_discards(&["events"]).await;
     database
         .execute("insert into outbox.event (seq, kind, payload) overriding system value values (2, 'x', '1')")
         .await;
-    let error = refusal(source.requeue(&DiscardedFilter::default(), &by()).await);
+    let error = refusal(
+        operator(&database)
+            .requeue(&DiscardedFilter::default(), &by())
+            .await,
+    );
     assert!(
         error.kind == SourceErrorKind::Refused && error.message.contains("another event"),
         "{error}"
@@ -367,12 +380,18 @@ async fn a_seq_that_another_event_has_is_not_taken_back() {
 
 #[tokio::test]
 async fn dropped_events_are_gone_with_a_trace() {
-    let (database, source, _) = with_discards(&["events"]).await;
+    let (database, _, _) = with_discards(&["events"]).await;
     let filter = DiscardedFilter {
         ordering_key: Some("k1".into()),
         ..Default::default()
     };
-    assert_eq!(source.drop_discarded(&filter, &by()).await.unwrap(), 1);
+    assert_eq!(
+        operator(&database)
+            .drop_discarded(&filter, &by())
+            .await
+            .unwrap(),
+        1
+    );
     assert_eq!(
         number(&database, "select count(*) from outbox.discarded").await,
         3

@@ -50,11 +50,12 @@ impl PostgresBench {
 impl Bench for PostgresBench {
     async fn outbox(&self) -> Box<dyn Outbox> {
         let database = server().await.database().await;
+        migrate(&database).await;
         let source = self.source(&database);
-        source.migrate().await.unwrap();
         Box::new(PostgresOutbox {
             another: Arc::new(self.source(&database)),
             source: Arc::new(source),
+            operator: Arc::new(operator(&database)),
             database,
         })
     }
@@ -63,6 +64,7 @@ impl Bench for PostgresBench {
 struct PostgresOutbox {
     database: Database,
     source: Arc<Postgres>,
+    operator: Arc<Postgres>,
     another: Arc<Postgres>,
 }
 
@@ -73,7 +75,7 @@ impl Outbox for PostgresOutbox {
     }
 
     fn admin(&self) -> Arc<dyn Admin> {
-        self.source.clone()
+        self.operator.clone()
     }
 
     async fn another(&self) -> Arc<dyn Source> {
@@ -120,7 +122,7 @@ struct Transaction(PgConnection);
 
 impl Transaction {
     async fn begin(database: &Database) -> Self {
-        let mut connection = database.connect().await;
+        let mut connection = database.writer().await;
         sqlx::raw_sql("begin")
             .execute(&mut connection)
             .await

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use outboxd::source::admin::Admin;
-use outboxd::source::postgres::{Options, Pooler, Postgres, Tls};
+use outboxd::source::postgres::{Options, Pooler, Tls};
 use outboxd::source::{ReadBounds, Source, SourceErrorKind};
 
 use crate::postgres_fixture::*;
@@ -39,7 +39,7 @@ async fn a_statement_that_takes_too_long_ends_and_takes_its_connection_along() {
         .await
         .unwrap();
     eventually(Duration::from_secs(10), "the cut connection to end", || async {
-        let left = number(&database, "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'outboxd' and state = 'active'").await;
+        let left = watched(&database, "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'outboxd' and state = 'active'").await;
         if left == 0 { Ok(()) } else { Err(format!("{left} are active")) }
     })
     .await;
@@ -107,7 +107,7 @@ async fn a_dropped_call_leaves_no_half_read_connection() {
         Duration::from_secs(10),
         "one connection to be left",
         || async {
-            match number(&database, BACKENDS).await {
+            match watched(&database, BACKENDS).await {
                 1 => Ok(()),
                 n => Err(format!("{n} connections")),
             }
@@ -120,8 +120,8 @@ async fn a_dropped_call_leaves_no_half_read_connection() {
 async fn a_restarted_server_costs_one_call_and_a_read_only_one_is_left() {
     let mut own = Server::start_own(&[]).await;
     let database = own.database().await;
-    let source = Postgres::new(options(&database.url)).unwrap();
-    source.migrate().await.unwrap();
+    migrate(&database).await;
+    let source = another(&database, |_| {});
     // Four idle connections.
     join_all((0..4).map(|_| source.leases())).await;
     own.kill9().await;
@@ -155,12 +155,12 @@ async fn a_restarted_server_costs_one_call_and_a_read_only_one_is_left() {
     .await;
     let error = refusal(source.open().await);
     assert!(
-        error.kind == SourceErrorKind::Unavailable && error.message.contains("read-only"),
+        error.kind == SourceErrorKind::ReadOnly && error.message.contains("read-only"),
         "{error}"
     );
     let error = refusal(source.acquire(uuid::Uuid::new_v4(), TTL).await);
     assert!(
-        error.kind == SourceErrorKind::Unavailable && error.message.contains("read-only"),
+        error.kind == SourceErrorKind::ReadOnly && error.message.contains("read-only"),
         "{error}"
     );
     own.execute("alter system reset default_transaction_read_only")
@@ -198,8 +198,9 @@ async fn secrets_are_read_again_and_never_repeated() {
     let role = format!("secret_{}", database.name);
     let password = "p@ss/w?rd#%:& é";
     database
-        .execute(&format!(
-            "create role {role} superuser login password '{password}'"
+        .execute_as_superuser(&format!(
+            "create role {role} login password '{password}' in role {}",
+            Role::Relay.name()
         ))
         .await;
     let directory = tempfile::tempdir().unwrap();
@@ -353,7 +354,7 @@ async fn a_declared_pooler_serves_eight_callers_without_a_failure() {
     });
     join_all(calls).await;
     let settings = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in%'";
-    assert_eq!(number(&database, settings).await, 0);
+    assert_eq!(watched(&database, settings).await, 0);
 }
 
 #[tokio::test]

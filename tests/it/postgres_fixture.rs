@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use outboxd::lease::{Lease, shard_of};
 use outboxd::sink::Receipt;
-use outboxd::source::admin::Admin;
-use outboxd::source::postgres::{Options, Pooler, Postgres};
+use outboxd::source::postgres::{Options, Postgres};
 use outboxd::source::{
     DiscardReason, Outcome, PublishedKeep, ReadBounds, Retention, Row, Source, SourceError, Verdict,
 };
@@ -14,51 +13,44 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
 use crate::support::postgres::{Database, server};
+pub use crate::support::roles::{Role, grants, migrate, migrate_in, options};
 
 pub const TTL: Duration = Duration::from_secs(15);
 
-/// Options for a URL, as configuration would fill them in.
-pub fn options(url: &str) -> Options {
-    Options {
-        name: "orders".into(),
-        url: Some(url.to_owned().into()),
-        url_file: None,
-        host: None,
-        port: None,
-        user: None,
-        password: None,
-        password_file: None,
-        dbname: None,
-        tls: None,
-        ca_file: None,
-        schema: "outbox".into(),
-        pooler: Pooler::None,
-        listen: true,
-        keep: PublishedKeep::Full,
-        shards: 16,
-        max_connections: 4,
-        statement_timeout: Duration::from_secs(5),
-    }
-}
-
-/// A fresh, migrated database and a source on it.
+/// A fresh, migrated database and the relay's source on it.
 pub async fn outbox() -> (Database, Postgres) {
     let database = server().await.database().await;
-    let source = Postgres::new(options(&database.url)).unwrap();
-    source.migrate().await.unwrap();
+    migrate(&database).await;
+    let source = another(&database, |_| {});
     (database, source)
 }
 
-/// Another source on the same database.
+/// Another source of the relay on the same database.
 pub fn another(database: &Database, change: impl FnOnce(&mut Options)) -> Postgres {
     let mut options = options(&database.url);
     change(&mut options);
     Postgres::new(options).unwrap()
 }
 
+/// The database as another role sees it.
+pub fn source_of(database: &Database, role: Role, change: impl FnOnce(&mut Options)) -> Postgres {
+    another(database, |options| {
+        options.url = Some(database.url_of(role).into());
+        change(options);
+    })
+}
+
+pub fn owner(database: &Database) -> Postgres {
+    source_of(database, Role::Owner, |_| {})
+}
+
+pub fn operator(database: &Database) -> Postgres {
+    source_of(database, Role::Operator, |_| {})
+}
+
 /// Inserts `count` rows over keys `k0` to `k(keys - 1)` and returns their seqs in order.
 pub async fn insert(database: &Database, count: i64, keys: i64) -> Vec<i64> {
-    let mut connection = database.connect().await;
+    let mut connection = database.writer().await;
     sqlx::query_scalar(
         "insert into outbox.event (kind, ordering_key, payload)
          select 'a.b', 'k' || n % $2, json_build_object('n', n) from generate_series(1, $1) as n
@@ -74,6 +66,11 @@ pub async fn insert(database: &Database, count: i64, keys: i64) -> Vec<i64> {
 /// One number from the database.
 pub async fn number(database: &Database, sql: &str) -> i64 {
     number_on(&mut database.connect().await, sql).await
+}
+
+/// One number about what sessions do, which only a superuser may see.
+pub async fn watched(database: &Database, sql: &str) -> i64 {
+    number_on(&mut database.superuser().await, sql).await
 }
 
 pub async fn number_on(connection: &mut PgConnection, sql: &str) -> i64 {

@@ -72,7 +72,7 @@ async fn a_renewal_tells_where_the_database_stands() {
         (0, &opened.incarnation)
     );
     insert(&database, 7, 1).await;
-    let mut lost = database.connect().await;
+    let mut lost = database.writer().await;
     sqlx::raw_sql("begin; insert into outbox.event (kind, payload) values ('a', '1'); rollback")
         .execute(&mut lost)
         .await
@@ -158,9 +158,7 @@ async fn writers_wake_a_listener_while_the_mark_is_set() {
         .unwrap();
     // Another outbox in the same database wakes somebody else.
     let other = another(&database, |o| o.schema = "other".into());
-    outboxd::source::admin::Admin::migrate(&other)
-        .await
-        .unwrap();
+    migrate_in(&database, "other", 16).await;
     other.set_wake_mark(Duration::from_secs(30)).await.unwrap();
     database
         .execute("insert into other.event (kind, payload) values ('a', '1')")
@@ -169,21 +167,12 @@ async fn writers_wake_a_listener_while_the_mark_is_set() {
 }
 
 #[tokio::test]
-async fn a_plain_insert_needs_no_right_on_the_mark() {
+async fn a_plain_insert_wakes_with_the_printed_rights() {
     let (database, source) = outbox().await;
-    let role = format!("plain_{}", database.name);
-    database
-        .execute(&format!(
-            "create role {role} login password 'x'; grant usage on schema outbox to {role};
-             grant insert on outbox.event to {role}"
-        ))
-        .await;
     source.set_wake_mark(Duration::from_secs(30)).await.unwrap();
     let mut listener = source.listen().await.unwrap().unwrap();
     database
-        .execute(&format!(
-            "set role {role}; insert into outbox.event (kind, payload) values ('a', '1')"
-        ))
+        .write("insert into outbox.event (kind, payload) values ('a', '1')")
         .await;
     tokio::time::timeout(TTL, listener.wait())
         .await
@@ -197,7 +186,7 @@ async fn a_lost_listener_says_so_and_keeps_saying_so() {
     let (database, source) = outbox().await;
     let mut listener = source.listen().await.unwrap().unwrap();
     database
-        .execute(
+        .execute_as_superuser(
             "select pg_terminate_backend(pid) from pg_stat_activity
              where datname = current_database() and query like 'LISTEN%'",
         )

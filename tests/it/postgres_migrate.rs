@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outboxd::source::admin::{Admin, DiscardedFilter, Migrated, Operator};
+use outboxd::source::admin::{Admin, DiscardedFilter, Migrated, Operator, Roles};
 use outboxd::source::postgres::{Options, Postgres};
 use outboxd::source::{Heartbeat, Source, SourceErrorKind};
 use sqlx::{AssertSqlSafe, Connection as _};
@@ -16,7 +16,7 @@ const LATEST: i64 = 4;
 #[tokio::test]
 async fn eight_migrators_at_once_all_succeed() {
     let database = server().await.database().await;
-    let sources: Vec<Postgres> = (0..8).map(|_| another(&database, |_| {})).collect();
+    let sources: Vec<Postgres> = (0..8).map(|_| owner(&database)).collect();
     let done = futures_util::future::join_all(sources.iter().map(|source| source.migrate())).await;
     for migrated in done {
         assert_eq!(migrated.unwrap().to, LATEST);
@@ -53,7 +53,7 @@ async fn a_killed_migrator_lets_the_others_go_on() {
     .await
     .unwrap();
     let holder_pid = number_on(&mut holder, "select pg_backend_pid()::bigint").await;
-    let source = another(&database, |_| {});
+    let source = owner(&database);
     let waiting = tokio::spawn(async move { source.migrate().await });
     eventually(Duration::from_secs(10), "the second to wait", || async {
         let waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted
@@ -65,7 +65,7 @@ async fn a_killed_migrator_lets_the_others_go_on() {
     })
     .await;
     database
-        .execute(&format!("select pg_terminate_backend({holder_pid})"))
+        .execute_as_superuser(&format!("select pg_terminate_backend({holder_pid})"))
         .await;
     let migrated = tokio::time::timeout(Duration::from_secs(5), waiting)
         .await
@@ -84,20 +84,20 @@ async fn any_schema_name_works_and_nothing_else_is_touched() {
     let database = server().await.database().await;
     let decoy = "create table public.event (like pg_class); create table public._sqlx_migrations (version bigint);
                  create table public.lease (x int); insert into public._sqlx_migrations values (1), (2)";
-    database.execute(decoy).await;
+    database.execute_as_superuser(decoy).await;
     database
-        .execute(&format!(
+        .execute_as_superuser(&format!(
             "alter database {} set search_path = ''",
             database.name
         ))
         .await;
     for schema in ["My-App", r#"it's "odd" {schema}; --"#, "Übergröße"] {
+        migrate_in(&database, schema, 16).await;
         let source = another(&database, |o| o.schema = schema.into());
-        source.migrate().await.unwrap();
         source.open().await.unwrap();
         let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
         database
-            .execute(&format!(
+            .write(&format!(
                 "select {quoted}.publish('a.b', '{{\"n\":1}}', 'k'); select {quoted}.publish_bytes('a.b', 'x')"
             ))
             .await;
@@ -113,8 +113,9 @@ async fn any_schema_name_works_and_nothing_else_is_touched() {
             name: "op".into(),
             reason: None,
         };
+        let operator = source_of(&database, Role::Operator, |o| o.schema = schema.into());
         assert_eq!(
-            source
+            operator
                 .requeue(&DiscardedFilter::default(), &by)
                 .await
                 .unwrap(),
@@ -141,11 +142,11 @@ async fn any_schema_name_works_and_nothing_else_is_touched() {
     let public = "select count(*) from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'S', 'i')";
     assert_eq!(number(&database, public).await, 3);
     assert_eq!(
-        number(&database, "select count(*) from public.event").await,
+        watched(&database, "select count(*) from public.event").await,
         0
     );
     assert_eq!(
-        number(&database, "select count(*) from public._sqlx_migrations").await,
+        watched(&database, "select count(*) from public._sqlx_migrations").await,
         2
     );
 }
@@ -153,7 +154,7 @@ async fn any_schema_name_works_and_nothing_else_is_touched() {
 #[tokio::test]
 async fn an_absent_old_or_newer_schema_is_refused_with_words() {
     let database = server().await.database().await;
-    let source = another(&database, |_| {});
+    let source = owner(&database);
     let absent = refusal(source.open().await);
     assert_eq!(absent.kind, SourceErrorKind::Unusable);
     assert!(absent.message.contains("run `outboxd migrate`"), "{absent}");
@@ -214,9 +215,10 @@ async fn printed_sql_and_grants_are_enough_without_ownership_or_superuser() {
     let database = server().await.database().await;
     let name = &database.name;
     database
-        .execute(&format!(
+        .execute_as_superuser(&format!(
             "create role owner_{name} login password 'x'; create role relay_{name} login password 'x';
              create role writer_{name} login password 'x'; create role operator_{name} login password 'x';
+             create role viewer_{name} login password 'x';
              grant create on database {name} to owner_{name}; revoke all on schema public from public"
         ))
         .await;
@@ -226,6 +228,7 @@ async fn printed_sql_and_grants_are_enough_without_ownership_or_superuser() {
         Postgres::new(options).unwrap()
     };
     let (owner, relay, operator) = (role("owner"), role("relay"), role("operator"));
+    let viewer = role("viewer");
     // The relay's role has no right to migrate, and can print what is to be done all the same.
     assert_eq!(
         refusal(relay.migrate().await).kind,
@@ -256,28 +259,27 @@ async fn printed_sql_and_grants_are_enough_without_ownership_or_superuser() {
     let blind = refusal(relay.open().await);
     assert_eq!(blind.kind, SourceErrorKind::Unusable);
     assert!(blind.message.contains("permission denied"), "{blind}");
-    for grants in [
-        owner.relay_grants(&format!("relay_{name}")),
-        owner.writer_grants(&format!("writer_{name}")),
-        owner.relay_grants(&format!("operator_{name}")),
-        owner.operator_grants(&format!("operator_{name}")),
-    ] {
-        sqlx::raw_sql(AssertSqlSafe(grants))
-            .execute(&mut connection)
-            .await
-            .unwrap();
-    }
+    let grants = owner.grants(&Roles {
+        relay: format!("relay_{name}"),
+        writer: format!("writer_{name}"),
+        viewer: format!("viewer_{name}"),
+        operator: format!("operator_{name}"),
+    });
+    sqlx::raw_sql(AssertSqlSafe(grants.unwrap()))
+        .execute(&mut connection)
+        .await
+        .unwrap();
     let revoke = format!(
         "revoke update on outbox.lease from relay_{name}; revoke delete on outbox.event from relay_{name}"
     );
-    database.execute(&revoke).await;
+    database.execute_as_superuser(&revoke).await;
     let lacking = refusal(relay.open().await);
     assert!(
         lacking.message.contains("UPDATE on table lease")
             && lacking.message.contains("DELETE on table event"),
         "{lacking}"
     );
-    database.execute(&format!("grant update on outbox.lease to relay_{name}; grant delete on outbox.event to relay_{name}")).await;
+    database.execute_as_superuser(&format!("grant update on outbox.lease to relay_{name}; grant delete on outbox.event to relay_{name}")).await;
     let opened = relay.open().await.unwrap();
     assert_eq!(
         (
@@ -297,9 +299,18 @@ async fn printed_sql_and_grants_are_enough_without_ownership_or_superuser() {
     .execute(&mut writer)
     .await
     .unwrap();
+    sqlx::raw_sql(
+        "begin; insert into outbox.event (kind, payload) values ('a', '1') returning seq, id; rollback",
+    )
+    .execute(&mut writer)
+    .await
+    .unwrap();
     for forbidden in [
-        "insert into outbox.event (kind, payload) values ('a', '1')",
+        "insert into outbox.event (seq, kind, payload) overriding system value values (9, 'a', '1')",
         "select * from outbox.event",
+        "delete from outbox.event",
+        "update outbox.event set kind = 'b'",
+        "select seq from outbox.event for update",
         "select outbox.make_partitions(1)",
         "select nextval('outbox.wake_until')",
     ] {
@@ -393,7 +404,16 @@ async fn printed_sql_and_grants_are_enough_without_ownership_or_superuser() {
             && denied.message.contains("permission denied for table event"),
         "{denied}"
     );
+    assert_eq!(viewer.status().await.unwrap().discarded[0].count, 1);
+    assert_eq!(viewer.discarded(&all, 10).await.unwrap().len(), 1);
+    for denied in [
+        refusal(viewer.requeue(&all, &by).await),
+        refusal(viewer.drop_discarded(&all, &by).await),
+    ] {
+        assert!(denied.message.contains("permission denied"), "{denied}");
+    }
     assert_eq!(operator.requeue(&all, &by).await.unwrap(), 1);
+    operator.status().await.unwrap();
 }
 
 #[tokio::test]

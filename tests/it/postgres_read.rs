@@ -165,7 +165,7 @@ async fn keys_are_read_from_their_place_without_what_is_done() {
 #[tokio::test]
 async fn a_late_commit_shows_its_transaction_until_it_ends() {
     let (database, source) = outbox().await;
-    let mut late = database.connect().await;
+    let mut late = database.writer().await;
     sqlx::raw_sql("begin; insert into outbox.event (kind, payload) values ('a', '1')")
         .execute(&mut late)
         .await

@@ -1,6 +1,6 @@
 //! What only SQLite can do wrong.
 
-mod hostile;
+pub mod hostile;
 mod locks;
 mod measure;
 mod plans;

@@ -23,5 +23,6 @@ pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod roles;
 
 pub use eventually::eventually;

@@ -16,7 +16,7 @@ async fn databases_are_fresh_and_roles_need_their_password() {
     let server = postgres::server().await;
     let (one, two) = tokio::join!(server.database(), server.database());
     assert_ne!(one.name, two.name);
-    one.execute("create table x (y int); create role smoke login password 'secret'")
+    one.execute_as_superuser("create table x (y int); create role smoke login password 'secret'")
         .await;
     assert!(
         PgConnection::connect(&one.url_as("smoke", "secret"))
@@ -39,18 +39,20 @@ async fn databases_are_fresh_and_roles_need_their_password() {
 async fn an_own_postgres_survives_stop_and_crash() {
     let mut server = postgres::Server::start_own(&[("wal_level", "logical")]).await;
     let database = server.database().await;
-    database.execute("create table x as select 1 as y").await;
+    database
+        .execute_as_superuser("create table x as select 1 as y")
+        .await;
     server.stop_fast().await;
     assert!(PgConnection::connect(&database.url).await.is_err());
     server.restart().await;
     database
-        .execute("insert into x values (2); checkpoint")
+        .execute_as_superuser("insert into x values (2); checkpoint")
         .await;
     server.kill9().await;
     server.restart().await;
     let (rows, level): (i64, String) =
         sqlx::query_as("select count(*), current_setting('wal_level') from x")
-            .fetch_one(&mut database.connect().await)
+            .fetch_one(&mut database.superuser().await)
             .await
             .unwrap();
     assert_eq!((rows, level.as_str()), (2, "logical"));
@@ -146,7 +148,9 @@ async fn the_proxy_passes_cuts_swallows_mutes_holds_and_lags() {
     proxy.set(Mode::Pass);
     assert!(matches!(ask(&mut connection).await, Ok(Err(_))));
 
-    database.execute("create table heard (x int)").await;
+    database
+        .execute_as_superuser("create table heard (x int); grant all on heard to public")
+        .await;
     let mut connection = PgConnection::connect(&url).await.unwrap();
     proxy.set(Mode::Mute);
     let insert = sqlx::raw_sql("insert into heard values (1)").execute(&mut connection);

@@ -12,6 +12,7 @@ use super::cancelling::Cancelling;
 use super::feed::action::{Action, Origin, Park};
 use super::feed::{Feed, Limits};
 use super::hands::Hands;
+use super::history::History;
 use super::opening::Start;
 use super::pulse::{Mark, Pulse};
 use super::walking::{COMMANDS, Walk};
@@ -19,7 +20,7 @@ use super::{Arguments, Message};
 use crate::actor::handle::{Task, guarded};
 use crate::actor::sequencer::FeedContext;
 use crate::actor::settler::Settled;
-use crate::lease::Ownership;
+use crate::lease::{Deadline, Ownership};
 use crate::retry::back_off;
 use crate::source::{Renewed, SourceError, SweepMark};
 use crate::status::DatabaseState;
@@ -67,9 +68,7 @@ pub struct Active {
     last_activity: u64,
     housekeeping_at: u64,
     tick_at: Option<u64>,
-    incarnation: String,
-    /// The highest seq that the database was seen to have handed out.
-    last_seq: i64,
+    history: History,
 }
 
 /// One feed with what it has under way.
@@ -182,8 +181,7 @@ impl Active {
             last_activity: now,
             housekeeping_at: 0,
             tick_at: None,
-            incarnation: start.renewed.incarnation.clone(),
-            last_seq: start.renewed.last_seq,
+            history: History::new(&start.renewed),
         }
     }
 
@@ -202,17 +200,14 @@ impl Active {
     }
 
     /// Does a renewal end this ownership? Says why.
-    pub fn disowned_by(&mut self, renewed: &Renewed) -> Option<String> {
-        let last_seq = std::mem::replace(&mut self.last_seq, renewed.last_seq);
+    pub fn disowned_by(&mut self, renewed: &Renewed, sent: Deadline) -> Option<&'static str> {
         if renewed.held.len() < self.ownership.leases().len() {
-            Some("a lease was lost to another instance".into())
-        } else if renewed.incarnation != self.incarnation {
-            Some("the database was restarted, restored or failed over".into())
-        } else if renewed.last_seq < last_seq {
-            Some("the sequence went back: a restore or a failover".into())
-        } else {
-            None
+            return Some("a lease was lost to another instance");
         }
+        let cursors = self.slots.iter().map(|slot| slot.feed.cursor().at());
+        let cursor = cursors.max().unwrap_or(i64::MIN);
+        self.history
+            .ended_by(renewed, sent, Deadline::now(), cursor)
     }
 
     // ---- pace ------------------------------------------------------------------------------------

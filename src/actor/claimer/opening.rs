@@ -207,7 +207,7 @@ impl State {
     pub(super) fn renewed(
         &mut self,
         epoch: u64,
-        _sent: Deadline,
+        sent: Deadline,
         result: Result<Renewed, SourceError>,
     ) {
         let now = self.now();
@@ -218,7 +218,9 @@ impl State {
             return;
         };
         let reason = match &result {
-            Ok(renewed) => active.disowned_by(renewed),
+            Ok(renewed) => active.disowned_by(renewed, sent).map(str::to_owned),
+            // Whoever cannot renew for that reason cannot settle either.
+            Err(error) if error.kind == SourceErrorKind::ReadOnly => Some(error.to_string()),
             Err(_) if active.ownership().time_left().is_zero() => {
                 Some("leases could not be renewed in time".to_owned())
             }
@@ -234,11 +236,22 @@ impl State {
         }
     }
 
+    /// The settler cannot write an outcome, and not because the database is away: what would be sent now could not
+    /// be settled either.
+    pub(super) fn read_only(&mut self, epoch: u64, reason: &str) {
+        if epoch == self.epoch && matches!(self.phase, Phase::Active(_)) {
+            self.reset(reason);
+        }
+    }
+
     /// Throws the state away and begins again from the table.
     pub(super) fn reset(&mut self, reason: &str) {
         let database = &self.arguments.database;
         warn!(%database, reason, "starting again from the table under fresh leases");
         self.leave_active();
+        // The channel may lead to where the leases were and writers no longer are.
+        self.channel_lost |= self.listener.take().is_some() && !self.channel_open;
+        self.listening(false);
         self.show(DatabaseState::Starting, Some(reason.to_owned()));
         self.flush_and_open();
     }

@@ -32,6 +32,7 @@ impl State {
                 claimer: self.myself.clone(),
                 pending: Arc::clone(&self.wake_pending),
                 quiet: Arc::clone(&self.quiet),
+                lost: std::mem::take(&mut self.channel_lost),
             };
             self.listener = Some(Task::spawn(async move {
                 // A panic ends this attempt, not the channel: nobody would open it again.
@@ -78,6 +79,8 @@ struct Channel {
     /// A wake-up is in the mailbox already: the mailbox is unbounded, this is its bound.
     pending: Arc<AtomicBool>,
     quiet: Arc<AtomicBool>,
+    /// The one before was lost, and said so.
+    lost: bool,
 }
 
 impl Channel {
@@ -90,7 +93,7 @@ impl Channel {
     }
 
     async fn run(&self) {
-        let mut failed = false;
+        let mut failed = self.lost;
         loop {
             let database = &self.database;
             match tokio::time::timeout(OPEN_LIMIT, self.source.listen()).await {

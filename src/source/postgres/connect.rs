@@ -106,6 +106,8 @@ pub(super) fn settings(options: &Options, purpose: Purpose) -> Vec<(&'static str
         Purpose::Admin | Purpose::Listen => statement,
     };
     let mut settings = vec![
+        // Names of functions and operators mean the catalogue's, whatever is planted in front of it.
+        ("search_path", "pg_catalog, pg_temp".to_owned()),
         ("statement_timeout", milliseconds(statement)),
         ("lock_timeout", milliseconds(lock)),
         (

@@ -51,7 +51,7 @@ pub(super) fn failure(database: &str, what: &str, error: sqlx::Error) -> Failure
 
 /// Kind, whether the connection is lost, and whether the others are too.
 fn by_code(code: &str, message: &str) -> (SourceErrorKind, bool, bool) {
-    use SourceErrorKind::{Refused, Unavailable, Unusable};
+    use SourceErrorKind::{ReadOnly, Refused, Unavailable, Unusable};
     match code {
         // A pooler refuses startup options, or another session's prepared statements turn up.
         "08P01" if message.contains("startup parameter") => (Unusable, true, false),
@@ -62,7 +62,9 @@ fn by_code(code: &str, message: &str) -> (SourceErrorKind, bool, bool) {
         // The table changed under a prepared statement: a new connection prepares anew.
         "0A000" if message.contains("cached plan") => (Unavailable, true, false),
         // Read-only: a demoted server answers on every connection that was opened to it.
-        "25006" => (Unavailable, true, true),
+        "25006" => (ReadOnly, true, true),
+        // The disk is full.
+        "53100" => (ReadOnly, true, false),
         "25P02" | "25P03" => (Unavailable, true, false),
         "42P01" | "42703" | "42883" | "42501" | "3F000" | "3D000" => (Unusable, false, false),
         _ => match code.get(..2) {
@@ -84,7 +86,7 @@ fn by_hint(code: &str, message: &str, table: Option<&str>) -> String {
             format!("{message}{place}: run `outboxd migrate`")
         }
         "42501" => format!(
-            "{message}{place}: grant it to the relay's role, see `outboxd migrate --print-grants`"
+            "{message}{place}: grant it to the role in use, see `outboxd migrate --print-grants`"
         ),
         "57014" => format!("the statement took too long and was cancelled ({message})"),
         "25006" => format!("the server is read-only ({message})"),
@@ -98,9 +100,10 @@ mod tests {
 
     #[test]
     fn codes_lead_to_what_the_caller_can_do() {
-        use SourceErrorKind::{Refused, Unavailable, Unusable};
+        use SourceErrorKind::{ReadOnly, Refused, Unavailable, Unusable};
         for (code, kind) in [
-            ("25006", Unavailable),
+            ("25006", ReadOnly),
+            ("53100", ReadOnly),
             ("08006", Unavailable),
             ("57P01", Unavailable),
             ("57014", Unavailable),

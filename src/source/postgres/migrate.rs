@@ -14,13 +14,16 @@ use super::connect::{self, Purpose};
 use super::error::failure;
 use super::statements::quote;
 use crate::lease::{SHARD_ALGORITHM, fnv1a64};
-use crate::source::admin::{Migrated, PendingMigration};
+use crate::source::admin::{Migrated, PendingMigration, Roles};
 use crate::source::{SourceError, SourceErrorKind};
 
 const MIGRATING: &str = "migrating";
 
 /// Time for one migration, waiting for other migrators included.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
+
+/// Whoever runs a migration, with whatever search_path: names mean what they mean in the catalogue.
+const SEARCH_PATH: &str = "set local search_path = pg_catalog, pg_temp";
 
 /// A migration as it stands in the repository.
 struct Migration {
@@ -136,7 +139,7 @@ impl Postgres {
                 version: version + 1,
                 name: migration(version).name.to_owned(),
                 sql: format!(
-                    "begin;\n{}\ncommit;\n",
+                    "begin;\n{SEARCH_PATH};\n{}\ncommit;\n",
                     self.migration_sql(standing, version)
                 ),
             });
@@ -212,7 +215,7 @@ impl Postgres {
         format!(
             "set local statement_timeout = {0}; set local lock_timeout = '60s'; \
              set local idle_in_transaction_session_timeout = '60s'; \
-             set local search_path = pg_catalog, pg_temp",
+             {SEARCH_PATH}",
             LIMIT.as_millis()
         )
     }
@@ -223,28 +226,21 @@ impl Postgres {
         i64::from_be_bytes(fnv1a64(name.as_bytes()).to_be_bytes())
     }
 
-    /// The grants that a relay's role needs, as SQL: nothing is owned by it, and it inserts no events.
-    pub fn relay_grants(&self, role: &str) -> String {
-        self.schema.fill(
-            include_str!("sql/grants_relay.sql"),
-            &[("{role}", &quote(role))],
-        )
+    /// The rights of every role, as SQL.
+    pub(super) fn all_grants(&self, roles: &Roles) -> String {
+        [
+            self.grant(include_str!("sql/grants_relay.sql"), &roles.relay),
+            self.grant(include_str!("sql/grants_writer.sql"), &roles.writer),
+            self.grant(include_str!("sql/grants_viewer.sql"), &roles.viewer),
+            // An operator sees what a viewer sees.
+            self.grant(include_str!("sql/grants_viewer.sql"), &roles.operator),
+            self.grant(include_str!("sql/grants_operator.sql"), &roles.operator),
+        ]
+        .join("\n")
     }
 
-    /// The grants that a writer's role needs: the publish functions and nothing else.
-    pub fn writer_grants(&self, role: &str) -> String {
-        self.schema.fill(
-            include_str!("sql/grants_writer.sql"),
-            &[("{role}", &quote(role))],
-        )
-    }
-
-    /// The grants that an operator's role needs beside a relay's: requeue, drop and publish.
-    pub fn operator_grants(&self, role: &str) -> String {
-        self.schema.fill(
-            include_str!("sql/grants_operator.sql"),
-            &[("{role}", &quote(role))],
-        )
+    fn grant(&self, template: &str, role: &str) -> String {
+        self.schema.fill(template, &[("{role}", &quote(role))])
     }
 }
 

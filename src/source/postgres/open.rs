@@ -118,8 +118,11 @@ impl Postgres {
             .ok_or_else(|| self.unusable(format!("{shards} shards are stored, which cannot be")))?;
         if read_only {
             return Err(SourceError::new(
-                SourceErrorKind::Unavailable,
-                format!("database {}: the server is read-only", self.options.name),
+                SourceErrorKind::ReadOnly,
+                format!(
+                    "database {}: the server is read-only (a standby, or an old primary?)",
+                    self.options.name
+                ),
             ));
         }
         let mut remarks = Vec::new();

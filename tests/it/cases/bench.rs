@@ -12,7 +12,6 @@ use outboxd::relay::{self, DatabaseOptions, Relay, SinkOptions};
 use outboxd::retry::Policy;
 use outboxd::route::{Route, Routes};
 use outboxd::sink::nats::{self as nats_sink, Nats};
-use outboxd::source::admin::Admin;
 use outboxd::source::postgres::{self as postgres_source, Postgres};
 use outboxd::status::DatabaseState;
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -78,7 +77,7 @@ impl Place {
     /// Inserts row 1 of each of `keys` keys `k1`, `k2` and so on, in one transaction.
     pub async fn insert_keys(&self, keys: u32) {
         self.database
-            .execute(&format!(
+            .write(&format!(
                 "insert into outbox.event (kind, ordering_key, payload)
                  select 'k' || k, 'k' || k, json_build_object('n', 1) from generate_series(1, {keys}) as k"
             ))
@@ -131,13 +130,11 @@ pub async fn create(server: &nats::Server, config: Config) {
 }
 
 pub async fn migrate(database: &Database) {
-    let source = Postgres::new(postgres_fixture::options(&database.url)).unwrap();
-    source.migrate().await.unwrap();
-    outboxd::source::Source::close(&source).await;
+    postgres_fixture::migrate(database).await;
 }
 
 pub async fn insert(database: &Database, key: &str, numbers: RangeInclusive<u32>) {
-    let mut connection = database.connect().await;
+    let mut connection = database.writer().await;
     for n in numbers {
         insert_on(&mut connection, key, n).await;
     }
@@ -273,6 +270,20 @@ impl Heard {
             headers.get("Nats-Msg-Id").unwrap().as_str().to_owned()
         };
         list.iter().map(|(_, message)| id(message)).collect()
+    }
+
+    /// When the row of kind `good` with this key and number was first heard, whatever other rows hold.
+    pub fn at_good(&self, key: &str, n: u32) -> Option<Instant> {
+        let list = self.0.lock().unwrap();
+        let found = list.iter().find(|(_, message)| {
+            let headers = message.headers.as_ref().unwrap();
+            let is =
+                |name: &str, value: &str| headers.get(name).is_some_and(|h| h.as_str() == value);
+            is("Outbox-Kind", "good")
+                && is("Outbox-Key", key)
+                && number_in(&message.payload) == u64::from(n)
+        });
+        found.map(|(at, _)| *at)
     }
 
     /// When key and number were first heard.

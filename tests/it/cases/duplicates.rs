@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::bench::{LONG, PUBLISH_TIMEOUT, Place, execute, holds, numbers};
 use crate::cli_bin::Workplace;
 use crate::cli_run::{ready, url_of};
-use crate::postgres_fixture::number_on;
+use crate::postgres_fixture::{number_on, watched};
 use crate::support::eventually;
 use crate::support::proxy::{Mode, Proxy};
 
@@ -100,7 +100,7 @@ async fn c13_a_burst_of_due_rows_goes_out_once_each() {
     relay.is(DatabaseState::Active).await;
     place
         .database
-        .execute(&format!(
+        .write(&format!(
             "insert into outbox.event (kind, ordering_key, payload, available_at)
              select 'a', 'k' || n, json_build_object('n', n), now() + interval '3 s'
              from generate_series(1, {ROWS}) as n"
@@ -172,7 +172,7 @@ async fn c16_wake_ups_that_overlap_start_one_read() {
          and state = 'active' and query like '%where o.seq > $2%' and pid <> pg_backend_pid()";
     execute(&mut waker, &format!("notify {channel}")).await;
     eventually(LONG, "a read waits", || async {
-        let waiting = place.number(reads).await;
+        let waiting = watched(&place.database, reads).await;
         (waiting == 1)
             .then_some(())
             .ok_or(format!("{waiting} wait"))
@@ -181,7 +181,7 @@ async fn c16_wake_ups_that_overlap_start_one_read() {
     for _ in 0..100 {
         execute(&mut waker, &format!("notify {channel}")).await;
     }
-    let mut sampler = place.database.connect().await;
+    let mut sampler = place.database.superuser().await;
     let sampler = tokio::sync::Mutex::new(&mut sampler);
     holds(Duration::from_millis(300), || async {
         match number_on(*sampler.lock().await, reads).await {

@@ -30,12 +30,12 @@ async fn c01_a_later_number_waits_for_an_earlier_one_that_is_not_committed_yet()
     let mut stranger = place.database.connect().await;
     execute(
         &mut stranger,
-        "create table public.other (n int); begin; insert into public.other values (1)",
+        "create schema app; create table app.other (n int); begin; insert into app.other values (1)",
     )
     .await;
     place.insert("warm", 1..=1).await;
     place.stored(1).await;
-    let mut first = place.database.connect().await;
+    let mut first = place.database.writer().await;
 
     execute(&mut first, "begin").await;
     insert_on(&mut first, "k", 1).await;
@@ -76,7 +76,7 @@ async fn c01_a_later_number_waits_for_an_earlier_one_that_is_not_committed_yet()
 async fn c01_an_inversion_is_delivered_late_and_counted() {
     let place = Place::new().await;
     let relay = with_guard(&place, GapGuard::Off).await;
-    let mut first = place.database.connect().await;
+    let mut first = place.database.writer().await;
     execute(&mut first, "begin").await;
     insert_on(&mut first, "k", 1).await;
     insert_on(&mut first, "other", 1).await;

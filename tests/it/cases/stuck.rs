@@ -36,7 +36,7 @@ async fn delay(place: &Place, n: u32) -> Duration {
 async fn poison(place: &Place, keys: u32) {
     place
         .database
-        .execute(&format!(
+        .write(&format!(
             "insert into outbox.event (kind, ordering_key, payload, occurred_at, available_at)
              select 'poison', 'p' || k, '{{\"n\":0}}', now() - interval '1 d', now() - interval '1 d'
              from generate_series(1, {keys}) as k"
@@ -123,7 +123,7 @@ async fn c32_an_outage_of_the_broker_charges_nobody() {
          from generate_series(1, 3) as n, generate_series(1, 100) as k";
     // First one that does not answer: what is sent has an unknown outcome.
     place.nats.freeze();
-    place.database.execute(three).await;
+    place.database.write(three).await;
     let untouched = "select (select count(*) from outbox.event)
          - 1000 * (select count(*) from outbox.delivery) - 1000 * (select count(*) from outbox.discarded)";
     holds(Duration::from_secs(6), || async {
@@ -218,7 +218,7 @@ async fn c38_no_transaction_is_open_while_the_broker_is_slow() {
     place.emptied().await;
     network.set(Mode::Lag(Duration::from_secs(1)));
     place.insert_keys(20).await;
-    let mut sampler = place.database.connect().await;
+    let mut sampler = place.database.superuser().await;
     let idle = "select count(*) from pg_stat_activity
          where datname = current_database() and application_name = 'outboxd'
            and state like 'idle in transaction%' and clock_timestamp() - state_change > interval '100 ms'";
@@ -270,7 +270,7 @@ async fn c40_nothing_deadlocks_or_piles_up_under_load_with_purge() {
     let blocked = "select count(*) from pg_stat_activity
          where datname = current_database() and application_name = 'outboxd'
            and wait_event_type = 'Lock' and clock_timestamp() - query_start > interval '1 s'";
-    let mut sampler = place.database.connect().await;
+    let mut sampler = place.database.superuser().await;
     let sampling = async {
         while Instant::now() < end {
             assert_eq!(number_on(&mut sampler, blocked).await, 0);
@@ -298,6 +298,7 @@ async fn c40_nothing_deadlocks_or_piles_up_under_load_with_purge() {
 /// Purges, removes and puts back all the time, as several keepers and a busy operator would.
 async fn keep(place: &Place, end: Instant) {
     let source = Postgres::new(postgres_fixture::options(&place.database.url)).unwrap();
+    let operator = postgres_fixture::operator(&place.database);
     let nothing = Retention {
         published: Duration::ZERO,
         discarded: Duration::from_secs(3_600),
@@ -314,7 +315,7 @@ async fn keep(place: &Place, end: Instant) {
         let all = DiscardedFilter::default();
         let discarded = source.discarded(&all, 20).await.unwrap();
         if !discarded.is_empty() {
-            source.requeue(&all, &by).await.unwrap();
+            operator.requeue(&all, &by).await.unwrap();
         }
         // The pace of an operator.
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -323,7 +324,7 @@ async fn keep(place: &Place, end: Instant) {
 
 /// About a hundred rows a second over 50 keys, in transactions whose keys come in any order; one in fifty is refused.
 async fn write(place: &Place, end: Instant) {
-    let mut connection = place.database.connect().await;
+    let mut connection = place.database.writer().await;
     while Instant::now() < end {
         execute(
             &mut connection,
@@ -388,7 +389,7 @@ async fn c43_a_delayed_head_holds_its_key_visibly_and_can_be_rescheduled() {
     relay.is(DatabaseState::Active).await;
     place
         .database
-        .execute(
+        .write(
             "insert into outbox.event (kind, ordering_key, payload, available_at)
              values ('k', 'k', '{\"n\":1}', now() + interval '1 h')",
         )
@@ -451,7 +452,7 @@ async fn c44_a_publish_that_hangs_stops_nobody_else() {
     let relay = relay.await;
     relay.is(DatabaseState::Active).await;
     place.insert("hang", 1..=1).await;
-    let mut connection = place.database.connect().await;
+    let mut connection = place.database.writer().await;
     let mut slowest = Duration::ZERO;
     for n in 1..=60 {
         let written = Instant::now();

@@ -62,7 +62,8 @@ async fn c23_an_event_written_while_the_channel_is_away_comes_within_a_second() 
     let relay = relay.await;
     let board = relay.relay.board();
     let rounds = databases.iter().map(|database| async {
-        let mut connection = database.connect().await;
+        let mut connection = database.writer().await;
+        let mut superuser = database.superuser().await;
         let name = database.name.as_str();
         for round in 1..=ROUNDS {
             eventually(LONG, "the channel is open", || async {
@@ -73,7 +74,7 @@ async fn c23_an_event_written_while_the_channel_is_away_comes_within_a_second() 
             let phase = Duration::from_millis(u64::from(round) * 40);
             // Each round meets the relay in another phase between opening the channel and trusting it.
             tokio::time::sleep(phase).await;
-            execute(&mut connection, TERMINATE).await;
+            execute(&mut superuser, TERMINATE).await;
             insert_on(&mut connection, name, round).await;
             let written = Instant::now();
             eventually(Duration::from_secs(1), "the event is delivered", || async {
@@ -156,7 +157,7 @@ async fn c35_the_channel_survives_a_reset_a_crash_and_a_termination() {
     ready(&url).await;
     let listens = || async {
         eventually(Duration::from_secs(5), "the channel is open", || async {
-            let open = place.number(LISTENERS).await;
+            let open = postgres_fixture::watched(&place.database, LISTENERS).await;
             (open == 1).then_some(()).ok_or(format!("{open} sessions"))
         })
         .await;
@@ -174,7 +175,7 @@ async fn c35_the_channel_survives_a_reset_a_crash_and_a_termination() {
     delay(&place, 3).await;
     listens().await;
 
-    place.database.execute(TERMINATE).await;
+    place.database.execute_as_superuser(TERMINATE).await;
     assert!(delay(&place, 4).await < Duration::from_secs(1));
     listens().await;
     assert!(delay(&place, 5).await < Duration::from_secs(1));

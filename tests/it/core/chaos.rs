@@ -25,7 +25,7 @@ use self::dice::Dice;
 use self::ledger::Ledger;
 use self::world::World;
 
-mod dice;
+pub mod dice;
 mod ledger;
 mod world;
 

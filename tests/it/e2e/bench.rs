@@ -24,7 +24,7 @@ use crate::cli_bin::Workplace;
 use crate::support::nats::Stored;
 use crate::support::postgres::{self, Database};
 use crate::support::process::Process;
-use crate::support::{eventually, nats};
+use crate::support::{eventually, nats, roles};
 
 /// Longer than anything here takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -90,7 +90,9 @@ impl Bench {
             look: Mutex::default(),
         }
         .with(settings);
-        bench.outbox().admin.migrate().await.unwrap();
+        let config = bench.config();
+        let schema = &config.databases["orders"].schema;
+        roles::migrate_in(&bench.database, schema, config.lease.shards).await;
         bench
     }
 
@@ -116,12 +118,6 @@ impl Bench {
         Loaded::from(&place).unwrap().config
     }
 
-    /// The database's both sides, as the commands have them.
-    pub fn outbox(&self) -> build::Outbox {
-        let config = self.config();
-        build::outbox("orders", &config.databases["orders"], &config).unwrap()
-    }
-
     /// Starts a relay in this process.
     pub async fn relay(&self) -> Running {
         let metrics = Metrics::new().unwrap();
@@ -141,7 +137,7 @@ impl Bench {
 
     /// Inserts `count` events for each key in turn, in one transaction.
     pub async fn insert(&self, keys: &[&str], count: usize) -> Vec<Written> {
-        insert_on(&mut self.database.connect().await, keys, count).await
+        insert_on(&mut self.database.writer().await, keys, count).await
     }
 
     /// One number from the database.
@@ -343,25 +339,26 @@ pub async fn number_on(connection: &mut PgConnection, sql: &str) -> i64 {
 
 /// Inserts `count` events for each key in turn, in whatever transaction the connection is in.
 pub async fn insert_on(connection: &mut PgConnection, keys: &[&str], count: usize) -> Vec<Written> {
-    let rows: Vec<(Uuid, i64, String, String)> = sqlx::query_as(
+    let rows: Vec<(Uuid, i64)> = sqlx::query_as(
         "insert into outbox.event (kind, ordering_key, payload)
          select 'order.made', k, json_build_object('n', n)
          from generate_series(1, $2) as n, unnest($1::text[]) with ordinality as k (k, place)
          order by n, place
-         returning id, seq, ordering_key, payload::text",
+         returning id, seq",
     )
     .bind(keys)
     .bind(count as i64)
     .fetch_all(connection)
     .await
     .unwrap();
-    let written = |(id, seq, key, payload)| Written {
+    // A writer may not read what it wrote; the numbers rise in the order above.
+    let written = |(place, (id, seq)): (usize, (Uuid, i64))| Written {
         id,
         seq,
-        key,
-        payload,
+        key: keys[place % keys.len()].to_owned(),
+        payload: format!("{{\"n\" : {}}}", place / keys.len() + 1),
     };
-    rows.into_iter().map(written).collect()
+    rows.into_iter().enumerate().map(written).collect()
 }
 
 fn seen(stored: &Stored) -> Seen {

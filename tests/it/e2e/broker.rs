@@ -55,7 +55,7 @@ async fn a_broker_that_is_absent_at_the_start_is_waited_for() {
 /// Writers that go on through the outage: one transaction for each event, round the keys.
 async fn write_until(database: postgres::Database, stop: Instant) -> Vec<Written> {
     let keys: Vec<String> = (0..50).map(|key| format!("k{key}")).collect();
-    let mut connection = database.connect().await;
+    let mut connection = database.writer().await;
     let mut written = Vec::new();
     for key in keys.iter().cycle() {
         if Instant::now() > stop {

@@ -9,6 +9,7 @@ use sqlx::{Connection, PgConnection};
 use tokio::time::Instant;
 
 use super::bench::{Bench, LONG, Written, assert_exactly, insert_on};
+use crate::support::roles::Role;
 use crate::support::{eventually, nats, postgres};
 
 /// What a writer knows in the end: events whose commit was answered, and events whose commit was not.
@@ -50,10 +51,11 @@ async fn one_transaction(
     key: &str,
 ) -> Result<Vec<Written>, Vec<Written>> {
     let mut transaction = connection.begin().await.map_err(|_| Vec::new())?;
-    let rows: Vec<(uuid::Uuid, i64, String, String)> = sqlx::query_as(
+    let rows: Vec<(uuid::Uuid, i64)> = sqlx::query_as(
         "insert into outbox.event (kind, ordering_key, payload)
          select 'order.made', $1, json_build_object('n', n) from generate_series(1, 3) as n
-         returning id, seq, ordering_key, payload::text",
+         order by n
+         returning id, seq",
     )
     .bind(key)
     .fetch_all(&mut *transaction)
@@ -61,11 +63,12 @@ async fn one_transaction(
     .map_err(|_| Vec::new())?;
     let written: Vec<Written> = rows
         .into_iter()
-        .map(|(id, seq, key, payload)| Written {
+        .zip(1..)
+        .map(|((id, seq), n)| Written {
             id,
             seq,
-            key,
-            payload,
+            key: key.to_owned(),
+            payload: format!("{{\"n\" : {n}}}"),
         })
         .collect();
     match transaction.commit().await {
@@ -84,7 +87,7 @@ async fn restarted(crash: bool) {
     let writers: Vec<_> = (0..4)
         .map(|writer| {
             let keys = (0..25).map(|key| format!("k{writer}-{key}")).collect();
-            let url = bench.database.url.clone();
+            let url = bench.database.url_of(Role::Writer);
             tokio::spawn(write_until(url, keys, Arc::clone(&stop)))
         })
         .collect();
@@ -107,7 +110,7 @@ async fn restarted(crash: bool) {
         server.restart().await;
         let back = Instant::now();
         // Something that only the restarted server can have shown.
-        let mut connection = bench.database.connect().await;
+        let mut connection = bench.database.writer().await;
         let fresh = insert_on(&mut connection, &[&format!("fresh-{round}")], 1).await;
         let id = format!("orders:{}", fresh[0].id);
         let limit = Duration::from_secs(5);

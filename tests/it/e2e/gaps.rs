@@ -24,7 +24,7 @@ const HOLD: (&str, &str) = ("databases.orders.gap_guard", "hold");
 
 /// Begins a transaction that stays open.
 async fn begin(bench: &Bench) -> PgConnection {
-    let mut connection = bench.database.connect().await;
+    let mut connection = bench.database.writer().await;
     run(&mut connection, "begin").await;
     connection
 }
@@ -226,13 +226,13 @@ async fn hold_does_not_wait_for_transactions_that_are_none_of_its_business() {
     let (bench, running) = with(&[HOLD]).await;
     bench
         .database
-        .execute("create table elsewhere (n int)")
+        .execute("create schema app; create table app.elsewhere (n int)")
         .await;
     // One that writes elsewhere, one that only reads, and one that reads the outbox itself.
     let mut others = Vec::new();
     for sql in [
-        "insert into elsewhere values (1)",
-        "set transaction isolation level repeatable read; select count(*) from elsewhere",
+        "insert into app.elsewhere values (1)",
+        "set transaction isolation level repeatable read; select count(*) from app.elsewhere",
         "set transaction isolation level repeatable read; select count(*) from outbox.event",
     ] {
         let mut other = begin(&bench).await;
@@ -256,7 +256,7 @@ async fn hold_keeps_the_order_of_a_key_that_was_waiting_for_its_time() {
     let (bench, running) = with(&[HOLD]).await;
     bench
         .database
-        .execute(
+        .write(
             "insert into outbox.event (kind, ordering_key, payload, available_at)
              values ('order.made', 'k', '1', now() + interval '1.5 s')",
         )

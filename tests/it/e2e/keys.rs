@@ -15,7 +15,7 @@ async fn a_delayed_event_holds_its_key_and_nobody_else() {
     bench.wait_for(1).await;
     bench
         .database
-        .execute(
+        .write(
             "insert into outbox.event (kind, ordering_key, payload, available_at)
              values ('order.made', 'late', '1', now() + interval '3 s')",
         )

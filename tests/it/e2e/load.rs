@@ -12,6 +12,7 @@ use super::bench::{Bench, LONG, Seen, assert_exactly, by_key, sum_of};
 use super::writers::{self, Plan};
 use crate::cli_bin::Workplace;
 use crate::support::eventually;
+use crate::support::roles::Role;
 
 /// A sweep every second, so that "nothing was missed" is looked at all the time.
 const SWEEP: (&str, &str) = ("databases.orders.sweep_every", "1s");
@@ -20,7 +21,7 @@ async fn postgres_to_nats(plan: Plan, guard: &str) {
     let bench = Bench::new(&[SWEEP, ("databases.orders.gap_guard", guard)]).await;
     let running = bench.relay().await;
     let began = Instant::now();
-    let outcome = writers::postgres(&bench.database.url, plan).await;
+    let outcome = writers::postgres(&bench.database.url_of(Role::Writer), plan).await;
     let written = began.elapsed();
     bench.wait_for(outcome.committed.len()).await;
     let stored = began.elapsed();

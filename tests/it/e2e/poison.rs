@@ -14,7 +14,7 @@ async fn poison(bench: &Bench, kind: &str, payload_bytes: usize) {
         "insert into outbox.event (kind, ordering_key, payload)
          values ('{kind}', 'poison', json_build_object('pad', repeat('x', {payload_bytes})))"
     );
-    bench.database.execute(&sql).await;
+    bench.database.write(&sql).await;
 }
 
 async fn code_of_the_discard(bench: &Bench) -> (String, String) {
@@ -110,7 +110,7 @@ async fn retried_for_long(nats: nats::Server, kind: &str, subjects: &str) {
     bench.insert(&["poison"], BEHIND).await;
     let mut flowing = 0;
     let mut flow_until = async |attempts_wanted: i64| {
-        let mut flow = bench.database.connect().await;
+        let mut flow = bench.database.writer().await;
         let began = tokio::time::Instant::now();
         while attempts(&bench).await < attempts_wanted {
             assert!(began.elapsed() < 2 * LONG, "failures are not charged");
@@ -183,7 +183,7 @@ async fn a_healed_poison_lets_its_key_go_on_in_order() {
     let _running = bench.relay().await;
     poison(&bench, "nobody.knows", 10).await;
     let behind = bench.insert(&["poison"], 1_000).await;
-    let mut flow = bench.database.connect().await;
+    let mut flow = bench.database.writer().await;
     let began = tokio::time::Instant::now();
     while attempts(&bench).await < 2 {
         assert!(began.elapsed() < LONG, "no failure was charged");

@@ -21,7 +21,7 @@ const AHEAD: usize = 4_000;
 
 async fn write_until(database: Database, sent: Arc<Sent>, stop: Arc<AtomicBool>) -> Vec<Written> {
     let keys: Vec<String> = (0..200).map(|key| format!("k{key}")).collect();
-    let mut connection = database.connect().await;
+    let mut connection = database.writer().await;
     let mut written = Vec::new();
     for part in keys.chunks(20).cycle() {
         if stop.load(Ordering::Relaxed) {

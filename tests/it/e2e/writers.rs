@@ -178,23 +178,27 @@ async fn insert(
     keys: &[String],
     payloads: &[String],
 ) -> Vec<Written> {
-    let rows: Vec<(Uuid, i64, String, String)> = sqlx::query_as(
+    let rows: Vec<(Uuid, i64)> = sqlx::query_as(
         "insert into outbox.event (kind, ordering_key, payload)
          select 'order.made', k, p::json from unnest($1::text[], $2::text[]) as r (k, p)
-         returning id, seq, ordering_key, payload::text",
+         returning id, seq",
     )
     .bind(keys)
     .bind(payloads)
     .fetch_all(connection)
     .await
     .unwrap();
-    let written = |(id, seq, key, payload)| Written {
+    let written = |(((id, seq), key), payload): (((Uuid, i64), &String), &String)| Written {
         id,
         seq,
-        key,
-        payload,
+        key: key.clone(),
+        payload: payload.clone(),
     };
-    rows.into_iter().map(written).collect()
+    rows.into_iter()
+        .zip(keys)
+        .zip(payloads)
+        .map(written)
+        .collect()
 }
 
 /// Runs the plan against SQLite, where one transaction writes at a time.

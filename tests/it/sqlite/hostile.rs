@@ -14,7 +14,7 @@ use crate::source_conformance::sqlite::SqliteOutbox;
 
 /// Column lists and values that the checks would refuse, and that an old table or a writer with
 /// `ignore_check_constraints` can hold all the same.
-const HOSTILE: &[&str] = &[
+pub const HOSTILE: &[&str] = &[
     "(kind, payload) VALUES (x'00ff80', '1')",
     "(kind, payload) VALUES (CAST(x'61ff' AS TEXT), '1')",
     "(kind, payload) VALUES ('', '1')",

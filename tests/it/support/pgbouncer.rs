@@ -9,8 +9,9 @@ use sqlx::{Connection, PgConnection};
 
 use super::postgres::{Database, Directory, Server};
 use super::process::{Process, Spawn, free_port, port_clash};
+use super::roles::Role;
 
-/// A running PgBouncer. It lets every database of its server through, as superuser `postgres`.
+/// A running PgBouncer. It lets every database of its server through, as the relay.
 #[derive(Debug)]
 pub struct PgBouncer {
     port: u16,
@@ -53,11 +54,12 @@ impl PgBouncer {
         std::fs::write(
             &file,
             format!(
-                "[databases]\n* = host=127.0.0.1 port={} user=postgres\n\
+                "[databases]\n* = host=127.0.0.1 port={} user={}\n\
                  [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
                  auth_type = any\npool_mode = transaction\ndefault_pool_size = 3\n\
                  max_client_conn = 200\n{settings}\n",
-                server.port()
+                server.port(),
+                Role::Relay.name()
             ),
         )
         .unwrap();

@@ -3,7 +3,8 @@
 //! - [`server()`] is shared by the whole test binary; take a fresh [`Database`] from it.
 //! - [`Server::start_own`] is for tests that stop, kill or restart their server, or need settings.
 //!
-//! The superuser `postgres` logs in without a password; every other role needs one
+//! Everybody here has the role that he would have in earnest, see [`roles`](super::roles); a superuser is for faults and
+//! settings. These roles and the superuser `postgres` log in without a password; every other role needs one
 //! (`create role x login password 'y'`, then [`Database::url_as`]). When the tests run as root the
 //! server runs as user `postgres` or `nobody`, because it refuses root.
 //!
@@ -18,6 +19,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::sync::OnceCell;
 
 use super::process::{Process, Spawn, free_port, port_clash};
+use super::roles::Role;
 
 /// Time for a server to answer, on a loaded machine.
 const START: Duration = Duration::from_secs(60);
@@ -53,10 +55,10 @@ pub struct Server {
     process: Option<Process>,
 }
 
-/// A database of one test, with superuser `postgres`. It is not dropped; the server goes as a whole.
+/// A database of one test. It is not dropped; the server goes as a whole.
 #[derive(Debug, Clone)]
 pub struct Database {
-    /// `postgres://postgres@127.0.0.1:PORT/NAME`.
+    /// The relay's URL.
     pub url: String,
     /// Its name.
     pub name: String,
@@ -83,7 +85,11 @@ impl Server {
         for _ in 0..5 {
             server.port = free_port();
             match server.launch().await {
-                Ok(()) => return server,
+                Ok(()) => {
+                    let roles = Role::ALL.map(|role| format!("create role {} login", role.name()));
+                    server.execute(&roles.join("; ")).await;
+                    return server;
+                }
                 Err(output) if port_clash(&output) => server.process = None,
                 Err(output) => panic!("PostgreSQL did not start; its output:\n{output}"),
             }
@@ -95,15 +101,24 @@ impl Server {
     pub async fn database(&self) -> Database {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let name = format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        self.database_named(&name).await
+    }
+
+    /// A fresh database with this name, on a server of this test alone.
+    pub async fn database_named(&self, name: &str) -> Database {
+        // One by one: a database cannot be created in a transaction.
         self.execute(&format!("create database {name}")).await;
+        let owner = Role::Owner.name();
+        self.execute(&format!("grant create on database {name} to {owner}"))
+            .await;
         Database {
-            url: url(self.port, "postgres", None, &name),
-            name,
+            url: url(self.port, Role::Relay.name(), None, name),
+            name: name.to_owned(),
             port: self.port,
         }
     }
 
-    /// Runs SQL (several statements are fine) in the database `postgres`.
+    /// Runs SQL (several statements are fine) as superuser in the database `postgres`.
     pub async fn execute(&self, sql: &str) {
         let mut connection = PgConnection::connect(&url(self.port, "postgres", None, "postgres"))
             .await
@@ -228,16 +243,45 @@ impl Server {
 }
 
 impl Database {
-    /// A connection as superuser.
-    pub async fn connect(&self) -> PgConnection {
-        PgConnection::connect(&self.url).await.unwrap()
+    /// The URL of one of the usual roles.
+    pub fn url_of(&self, role: Role) -> String {
+        url(self.port, role.name(), None, &self.name)
     }
 
-    /// Runs SQL (several statements are fine) as superuser on a connection of its own.
+    /// A connection as one of the usual roles.
+    pub async fn connect_as(&self, role: Role) -> PgConnection {
+        PgConnection::connect(&self.url_of(role)).await.unwrap()
+    }
+
+    /// A connection as the owner.
+    pub async fn connect(&self) -> PgConnection {
+        self.connect_as(Role::Owner).await
+    }
+
+    /// A connection as a writer.
+    pub async fn writer(&self) -> PgConnection {
+        self.connect_as(Role::Writer).await
+    }
+
+    /// A connection as superuser, for what only that one can do.
+    pub async fn superuser(&self) -> PgConnection {
+        let url = url(self.port, "postgres", None, &self.name);
+        PgConnection::connect(&url).await.unwrap()
+    }
+
+    /// Runs SQL (several statements are fine) as the owner on a connection of its own.
     pub async fn execute(&self, sql: &str) {
-        let mut connection = self.connect().await;
-        run(&mut connection, sql).await;
-        connection.close().await.unwrap();
+        run_and_close(self.connect().await, sql).await;
+    }
+
+    /// The same as a writer.
+    pub async fn write(&self, sql: &str) {
+        run_and_close(self.writer().await, sql).await;
+    }
+
+    /// The same as superuser.
+    pub async fn execute_as_superuser(&self, sql: &str) {
+        run_and_close(self.superuser().await, sql).await;
     }
 
     /// The URL for another role.
@@ -245,9 +289,9 @@ impl Database {
         url(self.port, role, Some(password), &self.name)
     }
 
-    /// The superuser's URL by way of a proxy (or a pooler) on another port.
+    /// The relay's URL by way of a proxy (or a pooler) on another port.
     pub fn url_through(&self, port: u16) -> String {
-        url(port, "postgres", None, &self.name)
+        url(port, Role::Relay.name(), None, &self.name)
     }
 }
 
@@ -256,6 +300,11 @@ fn url(port: u16, role: &str, password: Option<&str>, name: &str) -> String {
         .map(|password| format!(":{password}"))
         .unwrap_or_default();
     format!("postgres://{role}{password}@127.0.0.1:{port}/{name}")
+}
+
+async fn run_and_close(mut connection: PgConnection, sql: &str) {
+    run(&mut connection, sql).await;
+    connection.close().await.unwrap();
 }
 
 async fn run(connection: &mut PgConnection, sql: &str) {
@@ -346,12 +395,15 @@ fn initdb(programs: &Path, directory: &Directory) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+    let trusted = Role::ALL.map(Role::name).join(",");
     std::fs::write(
         Path::new(&directory.data()).join("pg_hba.conf"),
-        "local all,replication postgres trust\n\
-         host all,replication postgres 127.0.0.1/32 trust\n\
-         local all,replication all scram-sha-256\n\
-         host all,replication all 127.0.0.1/32 scram-sha-256\n",
+        format!(
+            "local all,replication postgres,{trusted} trust\n\
+             host all,replication postgres,{trusted} 127.0.0.1/32 trust\n\
+             local all,replication all scram-sha-256\n\
+             host all,replication all 127.0.0.1/32 scram-sha-256\n"
+        ),
     )
     .unwrap();
 }

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,6 +37,7 @@ pub enum Mode {
 pub struct Proxy {
     port: u16,
     mode: watch::Sender<Mode>,
+    server: Arc<Mutex<String>>,
     accepted: Arc<AtomicUsize>,
     /// Open connections that the mode concerns.
     concerned: Arc<AtomicUsize>,
@@ -63,6 +64,8 @@ impl Proxy {
         let count = Arc::clone(&accepted);
         let concerned = Arc::new(AtomicUsize::new(0));
         let open = Arc::clone(&concerned);
+        let server = Arc::new(Mutex::new(server));
+        let name = Arc::clone(&server);
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             loop {
@@ -72,12 +75,14 @@ impl Proxy {
                 };
                 count.fetch_add(1, Ordering::Relaxed);
                 let chosen = Chosen::new(word, Arc::clone(&open));
-                connections.spawn(carry(client, server.clone(), watched.clone(), chosen));
+                let server = name.lock().unwrap().clone();
+                connections.spawn(carry(client, server, watched.clone(), chosen));
             }
         });
         Self {
             port,
             mode,
+            server,
             accepted,
             concerned,
             task,
@@ -92,6 +97,11 @@ impl Proxy {
     /// `127.0.0.1:PORT`.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// Leads new connections to another server; open ones stay where they are: a name that was moved.
+    pub fn lead_to(&self, server: impl Into<String>) {
+        *self.server.lock().unwrap() = server.into();
     }
 
     /// Switches, for open connections too.

@@ -109,6 +109,7 @@ pub(super) fn pure_modules() -> Vec<String> {
         "src/actor/claimer/budget.rs",
         "src/actor/claimer/cursor.rs",
         "src/actor/claimer/gaps.rs",
+        "src/actor/claimer/history.rs",
         "src/actor/claimer/parked.rs",
         "src/actor/claimer/shares.rs",
         "src/actor/sequencer/run.rs",

@@ -10,4 +10,4 @@ grant select, update, delete on {schema}.control, {schema}.audit to {role};
 grant select on sequence {schema}.event_seq to {role};
 grant select, update on sequence {schema}.wake_until to {role};
 grant execute on function {schema}.make_partitions(integer) to {role};
-grant execute on function {schema}.drop_partitions(timestamptz, integer) to {role};
+grant execute on function {schema}.drop_partitions(pg_catalog.timestamptz, integer) to {role};

@@ -1,3 +1,5 @@
--- Is the time limit that was asked for in force (a pooler drops it)? And may the system identifier be read?
-select (extract(epoch from current_setting('statement_timeout')::interval) * 1000)::bigint,
-       has_function_privilege('pg_catalog.pg_control_system()', 'execute')
+-- Is the time limit that was asked for in force (a pooler drops it)? And may the system identifier be read? Asked
+-- before any search_path is ours, so every name is qualified.
+select (extract(epoch from pg_catalog.current_setting('statement_timeout')::interval)
+         operator(pg_catalog.*) 1000)::bigint,
+       pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'execute')
