@@ -7,29 +7,35 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod address;
 pub mod build;
 mod check;
 mod database;
+mod environment;
+mod file;
 mod keys;
 mod load;
 mod route;
+mod schema;
 mod service;
 mod sink;
+mod tree;
 mod value;
 
 pub use database::{Database, Pooler, Tls, Wake};
 pub use keys::known_keys;
 pub use load::{DEFAULT_FILE, ENV_PREFIX, Loaded, Place};
 pub use route::{Retry, Route, RouteRetry};
+pub use schema::schema;
 pub use service::{Http, Lease, Log, LogFormat, Retention, Shutdown};
 pub use sink::{Envelope, Mode, Sink, SinkType};
 pub use value::{List, Secret, Size, Span};
 
-/// The whole configuration.
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+/// The configuration of outboxd, a transactional-outbox relay.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Databases that hold an outbox, by name.

@@ -27,5 +27,7 @@ pub mod source;
 pub mod status;
 pub mod telemetry;
 pub mod testing;
+#[cfg(any(feature = "postgres", feature = "nats"))]
+mod tls;
 
 pub use ractor;

@@ -186,7 +186,7 @@ async fn reachable(config: &Config) -> Result<(), Failure> {
             .map_err(|error| Failure::database(&target.name, &error))?;
     }
     for (name, options) in &config.sinks {
-        let sink = build::sink(name, options)?;
+        let sink = build::sink(name, options, config)?;
         match tokio::time::timeout(OUTAGE_LIMIT, sink.open()).await {
             Ok(Ok(session)) => session.close().await,
             Ok(Err(error)) => return Err(Failure::sink(name, &error)),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::load::Broken;
 use super::{Config, Span};
 
 mod database;
@@ -13,9 +14,15 @@ mod sink;
 const SHORTEST_TTL: Duration = Duration::from_secs(3);
 
 /// Everything that cannot work. `given` are the keys that were written down, with their origin.
-pub(super) fn problems(config: &Config, given: &BTreeMap<String, String>) -> Vec<String> {
+/// Sections with a mistake in them already are passed over.
+pub(super) fn problems(
+    config: &Config,
+    given: &BTreeMap<String, String>,
+    broken: &Broken,
+) -> Vec<String> {
     let mut found = Findings {
         given,
+        broken,
         problems: Vec::new(),
     };
     for (name, database) in &config.databases {
@@ -67,11 +74,15 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 
 struct Findings<'a> {
     given: &'a BTreeMap<String, String>,
+    broken: &'a Broken,
     problems: Vec<String>,
 }
 
 impl Findings<'_> {
     fn add(&mut self, key: &str, words: impl std::fmt::Display) {
+        if !self.broken.spares_key(key) {
+            return;
+        }
         let origin = self
             .given
             .get(key)
@@ -94,6 +105,18 @@ impl Findings<'_> {
         if both.len() > 1 {
             let list = both.join("` and `");
             self.add(section, format_args!("`{list}` are both set; {why}"));
+        }
+    }
+
+    /// Neither of these keys makes sense without the other.
+    fn pair(&mut self, section: &str, one: &str, other: &str) {
+        for (given, missing) in [(one, other), (other, one)] {
+            if self.is_given(section, given) && !self.is_given(section, missing) {
+                self.add(
+                    &format!("{section}.{given}"),
+                    format_args!("it needs `{missing}` beside it"),
+                );
+            }
         }
     }
 

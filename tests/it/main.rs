@@ -25,6 +25,7 @@ mod postgres_measure;
 mod postgres_migrate;
 mod postgres_read;
 mod postgres_settle;
+mod postgres_tls;
 mod sink_lines;
 mod sink_nats;
 mod source_conformance;
