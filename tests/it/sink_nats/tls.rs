@@ -83,7 +83,7 @@ async fn a_server_without_tls_is_refused_unless_plain_text_is_asked_for() {
         .await;
     // The second of two servers is not better than the first.
     bench
-        .refused("offers no TLS", AWAY, |options| {
+        .refused("nats://0.0.0.0", AWAY, |options| {
             options.url = format!("nats://127.0.0.1:1,{}", options.url);
         })
         .await;

@@ -27,7 +27,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params
             .distinguished_name
-            .push(DnType::CommonName, "authority of a test");
+            .push(DnType::CommonName, uuid::Uuid::new_v4().to_string());
         let signed = params.self_signed(&key).unwrap();
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("ca.pem"), signed.pem()).unwrap();
