@@ -67,8 +67,23 @@ pub struct ConfigError {
 
 impl ConfigError {
     fn one(problem: impl Into<String>) -> Self {
+        Self::of(vec![problem.into()])
+    }
+
+    /// Each problem is one line, whatever was in the names and words that it repeats.
+    fn of(problems: Vec<String>) -> Self {
+        let one_line = |problem: String| match problem.contains(char::is_control) {
+            true => problem
+                .chars()
+                .map(|c| match c.is_control() {
+                    true => c.escape_default().to_string(),
+                    false => c.to_string(),
+                })
+                .collect(),
+            false => problem,
+        };
         Self {
-            problems: vec![problem.into()],
+            problems: problems.into_iter().map(one_line).collect(),
         }
     }
 }

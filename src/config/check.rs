@@ -23,8 +23,13 @@ pub(super) fn problems(
     let mut found = Findings {
         given,
         broken,
+        sound: true,
         problems: Vec::new(),
     };
+    found.service(config);
+    // What a source or a sink would say of itself may follow from these.
+    found.sound =
+        found.problems.is_empty() && ["lease", "retention"].iter().all(|one| broken.spares(one));
     for (name, database) in &config.databases {
         found.database(name, database, config);
     }
@@ -36,7 +41,6 @@ pub(super) fn problems(
     for (name, route) in &config.routes {
         found.route(name, route, config);
     }
-    found.service(config);
     found.problems
 }
 
@@ -75,6 +79,8 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 struct Findings<'a> {
     given: &'a BTreeMap<String, String>,
     broken: &'a Broken,
+    /// The sections of the service are free of mistakes.
+    sound: bool,
     problems: Vec<String>,
 }
 

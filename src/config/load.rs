@@ -68,7 +68,7 @@ impl Loaded {
             Ok(tree) => tree.unwrap_or_default(),
             Err(unreadable) => {
                 problems.extend(unreadable);
-                return Err(ConfigError { problems });
+                return Err(ConfigError::of(problems));
             }
         };
         environment.over(&mut tree);
@@ -83,7 +83,7 @@ impl Loaded {
         let config = parse(&mut tree, &given, &mut broken, &mut problems);
         problems.extend(check::problems(&config, &given, &broken));
         if !problems.is_empty() {
-            return Err(ConfigError { problems });
+            return Err(ConfigError::of(problems));
         }
         let mut warnings = environment.warnings;
         warnings.extend(check::warnings(&config));

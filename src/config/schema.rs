@@ -27,6 +27,10 @@ fn plain(schema: &mut Value) {
             if fields.get("default").is_some_and(Value::is_null) {
                 fields.remove("default");
             }
+            // Comments wrap where the code does.
+            if let Some(Value::String(words)) = fields.get_mut("description") {
+                *words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+            }
             if let Some(Value::Array(types)) = fields.get_mut("type") {
                 types.retain(|one| one != "null");
                 if let [one] = types.as_slice() {

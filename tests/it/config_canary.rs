@@ -240,7 +240,8 @@ async fn no_secret_is_ever_shown() {
     // It did work, and did say a lot.
     let shown = place.outboxd(&["config", "show"]).code(0);
     assert!(shown.stdout.matches("[REDACTED]").count() >= 5, "{shown:?}");
-    let mut service = everywhere.place().start(&["run"]);
+    let place = everywhere.place();
+    let mut service = place.start(&["run"]);
     let url = url_of(&mut service).await;
     eventually(SOON, "the events have left", || async {
         let metrics = get(&url, "/metrics").await?;

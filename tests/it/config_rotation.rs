@@ -65,10 +65,10 @@ async fn passwords_that_change_are_read_again_at_the_next_connect() {
     arrived(&broker, 1).await;
 
     // The old sessions end, as they do when a server is failed over, and only the new password is good.
-    let cut = format!(
-        "alter role {role} password 'd-two';
-         select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'"
-    );
+    let alter = format!("alter role {role} password 'd-two'");
+    database.execute(&alter).await;
+    let cut =
+        format!("select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'");
     database.execute(&cut).await;
     broker.set_snippet(&users("n-two"));
     broker.restart().await;

@@ -59,6 +59,7 @@ impl Findings<'_> {
         }
         // What the source itself refuses, once there is nothing to say about the fields.
         if self.problems.len() == before
+            && self.sound
             && self.broken.spares(&section)
             && let Err(refusal) = build::outbox(name, database, config)
         {

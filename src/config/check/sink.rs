@@ -43,6 +43,7 @@ impl Findings<'_> {
         }
         // What the sink itself refuses (a bad stream name, a bad subject), once the fields are all there.
         if self.problems.len() == before
+            && self.sound
             && self.broken.spares(&section)
             && let Err(refusal) = build::sink(name, sink, config)
         {

@@ -108,21 +108,8 @@ async fn c80_a_password_may_have_any_characters() {
         for place in [&by_field, &by_file, &by_variable, &by_url, &by_url_file] {
             place.outboxd(&["publish", "a", "--payload", "1"]).code(0);
         }
-        let raw = format!("postgres://{role}:{password}@127.0.0.1:{port}/{name}");
-        let bad = section("").env("OUTBOXD__DATABASES__ORDERS__URL", &raw);
-        let ended = bad.outboxd(&["status"]);
-        // What is a sound URL all the same leads to another place, and is refused there.
-        assert_ne!(ended.code, 0, "{ended:?}");
-        if ended.code == 2 {
-            assert!(
-                ended.stderr.contains("invalid url for database orders"),
-                "{ended:?}"
-            );
-        }
-        for part in [password, &password[..4], &role] {
-            assert!(!ended.stderr.contains(part), "{part} in {ended:?}");
-        }
     }
+    // Written down as it is, it makes no URL, and no part of it is repeated.
     let bad = Workplace::empty().env(
         "OUTBOXD__DATABASES__ORDERS__URL",
         "postgres://u:p@ss/w?rd#%:&@h/d",
@@ -132,6 +119,9 @@ async fn c80_a_password_may_have_any_characters() {
         ended.stderr.contains("invalid url for database orders"),
         "{ended:?}"
     );
+    for part in ["p@ss", "ss/w", "w?rd", "rd#"] {
+        assert!(!ended.stderr.contains(part), "{part} in {ended:?}");
+    }
 }
 
 /// There is no second way out: a broker that refuses the login means not ready, and the rows stay as they are.
@@ -202,7 +192,7 @@ async fn c82_a_broker_that_refuses_the_login_stops_the_sink_and_nothing_else_tak
 
 /// Encryption that was asked for, or that a host off the loopback gets without asking, is there or there is no
 /// connection: against a server without it, with an unknown authority, and with another name.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c83_encryption_is_there_or_there_is_no_connection() {
     let authority = Authority::new();
     let ca = authority.ca().display().to_string();

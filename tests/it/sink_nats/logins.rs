@@ -71,18 +71,25 @@ impl Operator {
             &operator,
             json!({ "type": "operator", "version": 2 }),
         );
-        let limits = json!({
+        let system = KeyPair::new_account();
+        let unlimited = json!({
             "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1,
             "leaf": -1, "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
         });
-        let of_account = signed(
-            &operator,
-            &account,
-            json!({ "type": "account", "version": 2, "limits": limits }),
-        );
+        let claims = |limits: &Value| json!({ "type": "account", "version": 2, "limits": limits });
+        let of_account = signed(&operator, &account, claims(&unlimited));
+        // JetStream does not start without a system account, which itself may have none of it.
+        let mut few = unlimited.clone();
+        for limit in ["mem_storage", "disk_storage", "streams", "consumer"] {
+            few[limit] = json!(0);
+        }
+        let of_system = signed(&operator, &system, claims(&few));
         let snippet = format!(
-            "operator: {of_operator}\nresolver: MEMORY\nresolver_preload: {{ {}: {of_account} }}",
-            account.public_key()
+            "operator: {of_operator}\nsystem_account: {}\nresolver: MEMORY\n\
+             resolver_preload: {{ {}: {of_account}, {}: {of_system} }}",
+            system.public_key(),
+            account.public_key(),
+            system.public_key()
         );
         Self { account, snippet }
     }
