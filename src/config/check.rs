@@ -14,7 +14,7 @@ mod sink;
 const SHORTEST_TTL: Duration = Duration::from_secs(3);
 
 /// Everything that cannot work. `given` are the keys that were written down, with their origin.
-/// Sections with a mistake in them already are passed over.
+/// In a section with a mistake in it already, only what is there is judged.
 pub(super) fn problems(
     config: &Config,
     given: &BTreeMap<String, String>,
@@ -86,7 +86,11 @@ struct Findings<'a> {
 
 impl Findings<'_> {
     fn add(&mut self, key: &str, words: impl std::fmt::Display) {
-        if !self.broken.spares_key(key) {
+        // What is missing in such a section may stand there under another name; what is there is judged.
+        let path: Vec<&str> = key.split('.').collect();
+        let section = super::keys::section_of(&path);
+        let is_there = key != section && self.given.contains_key(key);
+        if !self.broken.spares(&section) && !is_there {
             return;
         }
         let origin = self

@@ -60,7 +60,7 @@ impl Loaded {
     ///
     /// # Errors
     /// Everything that is wrong, at once. What would only follow from another mistake is left out: in a
-    /// section with a key that is unknown or unreadable, the rest of the section is not judged.
+    /// section with a key that is unknown or unreadable, nothing else is called missing.
     pub fn from(place: &Place) -> Result<Self, ConfigError> {
         let environment = Environment::of(&place.env);
         let mut problems = environment.problems.clone();
@@ -112,12 +112,6 @@ impl Broken {
     /// Is nothing known to be wrong with this section (`lease`, `sinks.events`)?
     pub(super) fn spares(&self, section: &str) -> bool {
         !self.everywhere && !self.sections.contains(section)
-    }
-
-    /// The same for a key (`sinks.events.stream`).
-    pub(super) fn spares_key(&self, key: &str) -> bool {
-        let path: Vec<&str> = key.split('.').collect();
-        self.spares(&keys::section_of(&path))
     }
 }
 

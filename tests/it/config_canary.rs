@@ -260,7 +260,7 @@ async fn no_secret_is_ever_shown() {
     service.wait_async(SOON).await;
     let output = service.output();
     silent("the service", &output);
-    for part in ["TRACE", "async_nats", "sqlx"] {
+    for part in ["TRACE", "async_nats", "ractor"] {
         assert!(output.contains(part), "{part} is said at this level");
     }
     debug_forms(&everywhere);

@@ -39,6 +39,7 @@ ttl = 2020-01-01
             "`lease.ttl` (FILE:22): no key takes a date or a time without quotes",
             "`retry.base` (environment variable OUTBOXD__RETRY__BASE): expected a length of time with its unit, such \
              as \"15s\" or \"7d\"",
+            "`retry.max_attempts` (FILE:19): at least 1",
             "`routes.all.sinks` (FILE:16): expected text in quotes, found a bare number",
             "`sinks.events.streem` (FILE:9): there is no such key; did you mean `sinks.events.stream`?",
             "`sinks.log` (FILE:11): a file sink needs `path`",

@@ -41,9 +41,11 @@ pub(super) fn failure(database: &str, what: &str, error: sqlx::Error) -> Failure
         }
         _ => (SourceErrorKind::Unavailable, error.to_string(), true, true),
     };
+    let said = SourceError::new(kind, format!("database {database}: {what}: {reason}"));
+    let has_all = tls::refusal(&error).is_some();
     Failure {
-        error: SourceError::new(kind, format!("database {database}: {what}: {reason}"))
-            .caused_by(error),
+        // The words about encryption hold the cause's own already.
+        error: if has_all { said } else { said.caused_by(error) },
         broken,
         all_broken,
     }

@@ -74,6 +74,8 @@ impl Authority {
         let mut params = CertificateParams::new(names).unwrap();
         change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        // One authority signs several of a kind.
+        let file = format!("{file}-{}", uuid::Uuid::new_v4().simple());
         let pair = Pair {
             certificate: self.path(&format!("{file}.pem")),
             key: self.path(&format!("{file}.key")),
