@@ -12,6 +12,8 @@ pub mod cli;
 pub mod config;
 pub mod envelope;
 pub mod event;
+#[cfg(any(feature = "cli", feature = "postgres", feature = "nats"))]
+mod files;
 #[cfg(feature = "cli")]
 pub mod http;
 pub mod lease;

@@ -1,11 +1,7 @@
 //! Encryption as it is the same for databases and brokers: which hosts may be talked to in plain text, and
-//! the files that hold certificates.
+//! what to do about a certificate that is not accepted.
 
 use std::net::IpAddr;
-use std::path::Path;
-
-/// A PEM file holds a few certificates or a key; what is larger is something else.
-const LARGEST: u64 = 4 * 1024 * 1024;
 
 /// Does a connection to this host stay on this machine? By the name alone: what a name server says can be
 /// forged, and is not asked.
@@ -18,31 +14,6 @@ pub(crate) fn is_loopback(host: &str) -> bool {
             host == "localhost" || host.ends_with(".localhost")
         }
     }
-}
-
-/// The text of a PEM file, as it is now.
-///
-/// # Errors
-/// In words, with the name of the file and never its text: it cannot be read, or holds nothing of the kind.
-pub(crate) async fn read_pem(path: &Path, kind: &str) -> Result<Vec<u8>, (String, std::io::Error)> {
-    let shown = path.display();
-    let failed = |error: std::io::Error| (format!("{shown} cannot be read: {error}"), error);
-    let size = tokio::fs::metadata(path).await.map_err(failed)?.len();
-    let unusable = |words: String| (words, std::io::ErrorKind::InvalidData.into());
-    if size > LARGEST {
-        return Err(unusable(format!("{shown} is too large for a {kind}")));
-    }
-    let text = tokio::fs::read(path).await.map_err(failed)?;
-    let mark = format!("{}-----", kind.to_uppercase());
-    let mut lines = text.split(|byte| *byte == b'\n');
-    // `BEGIN CERTIFICATE`, `BEGIN PRIVATE KEY`, `BEGIN EC PRIVATE KEY`.
-    let begins = |line: &[u8]| {
-        line.starts_with(b"-----BEGIN ") && line.trim_ascii_end().ends_with(mark.as_bytes())
-    };
-    if !lines.any(begins) {
-        return Err(unusable(format!("{shown} holds no usable {kind} (PEM)")));
-    }
-    Ok(text)
 }
 
 /// What to do about a certificate that was not accepted, by rustls's words.

@@ -60,7 +60,7 @@ impl Database {
     pub(super) fn url_text(&self) -> Result<Option<SecretString>, String> {
         match (&self.url, &self.url_file) {
             (Some(url), _) => Ok(Some(url.0.clone())),
-            (None, Some(path)) => std::fs::read_to_string(path)
+            (None, Some(path)) => crate::files::secret(path)
                 .map(|text| Some(text.trim().to_owned().into()))
                 .map_err(|error| format!("cannot read {}: {error}", path.display())),
             (None, None) => Ok(None),

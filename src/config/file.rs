@@ -17,14 +17,8 @@ const LARGEST: u64 = 1024 * 1024;
 /// which may hold a secret.
 pub(super) fn read(path: &Path) -> Result<Table, Vec<String>> {
     let shown = path.display();
-    let unreadable = |error: std::io::Error| vec![format!("cannot read {shown}: {error}")];
-    let size = std::fs::metadata(path).map_err(unreadable)?.len();
-    if size > LARGEST {
-        return Err(vec![format!(
-            "{shown} has {size} bytes: a configuration has at most {LARGEST}"
-        )]);
-    }
-    let bytes = std::fs::read(path).map_err(unreadable)?;
+    let bytes = crate::files::bounded(path, LARGEST)
+        .map_err(|error| vec![format!("cannot read {shown}: {error}")])?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let line = Lines::of(&error.as_bytes()[..valid]).at(valid);

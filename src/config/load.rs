@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 
 use super::environment::Environment;
@@ -18,12 +19,22 @@ pub const ENV_PREFIX: &str = "OUTBOXD__";
 pub(super) const FILE_VARIABLE: &str = "OUTBOXD_CONFIG";
 
 /// Where configuration is read from.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Place {
     /// The file; `None` when everything comes from the environment.
     pub file: Option<PathBuf>,
     /// Environment variables; those of other programs are passed over.
     pub env: Vec<(OsString, OsString)>,
+}
+
+/// The values of variables may be secrets, ours and other programs'.
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place")
+            .field("file", &self.file)
+            .field("env", &format_args!("{} variables", self.env.len()))
+            .finish()
+    }
 }
 
 impl Place {

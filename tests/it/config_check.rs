@@ -150,6 +150,29 @@ fn single_rules_of_sections() {
             "same destination",
         ),
         (
+            with(
+                "sinks.more",
+                "type = \"nats\"\nurl = \"nats://other,nats://localhost\"\nstream = \"EVENTS\"",
+            ),
+            "the same destination as `sinks.events`",
+        ),
+        (
+            with("databases.orders", "tls = \"require\"\nca_file = \"x\""),
+            "no certificate is checked",
+        ),
+        (
+            with("databases.orders", "client_key_file = \"x\""),
+            "it needs `client_cert_file` beside it",
+        ),
+        (
+            with("sinks.events", "tls = false\nca_file = \"x\""),
+            "everything goes in plain text",
+        ),
+        (
+            with("sinks.events", "client_cert_file = \"x\""),
+            "it needs `client_key_file` beside it",
+        ),
+        (
             with("sinks.more", "type = \"webhook\""),
             "expected one of `nats`, `file`, `stdout`",
         ),

@@ -232,6 +232,10 @@ async fn with_wake_poll_nothing_listens() {
             }
         })
         .await;
+        if wake == "poll" {
+            // That nothing listens needs time to show: far more than the other kind takes to begin.
+            tokio::time::sleep(Duration::from_secs(3)).await;
+        }
         eventually(SOON, wake, || async {
             let count = crate::postgres_fixture::text(&database, listening).await;
             if count == expected {

@@ -10,6 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::Options;
+use crate::files;
 use crate::sink::SinkError;
 
 /// Servers and credentials, checked; secrets in files are read for each connection.
@@ -149,10 +150,11 @@ async fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, SinkE
         })
 }
 
-async fn pem(file: &Path, kind: &str) -> Result<Vec<u8>, SinkError> {
-    crate::tls::read_pem(file, kind)
-        .await
-        .map_err(|(words, error)| failed(words, error))
+async fn pem(file: &Path, kind: &'static str) -> Result<Vec<u8>, SinkError> {
+    let path = file.to_owned();
+    let read = files::aside(move || files::pem(&path, kind)).await;
+    let read = read.unwrap_or_else(|error| Err((error.to_string(), error)));
+    read.map_err(|(words, error)| failed(words, error))
 }
 
 /// Is TLS demanded, by word or because something could leave the machine?
@@ -266,17 +268,15 @@ async fn secret(
 ) -> Result<Option<String>, SinkError> {
     match (given, file) {
         (Some(secret), _) => Ok(Some(secret.expose_secret().to_owned())),
-        // Editors end a file with a line end that no password has.
-        (None, Some(file)) => Ok(Some(
-            read(file).await?.trim_end_matches(['\r', '\n']).to_owned(),
-        )),
+        (None, Some(file)) => Ok(Some(read(file).await?)),
         (None, None) => Ok(None),
     }
 }
 
 async fn read(file: &Path) -> Result<String, SinkError> {
-    tokio::fs::read_to_string(file)
-        .await
+    let path = file.to_owned();
+    let read = files::aside(move || files::secret(&path)).await;
+    read.flatten()
         .map_err(|error| failed(format!("{} cannot be read: {error}", file.display()), error))
 }
 

@@ -11,6 +11,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection, Row};
 use super::error::{self, failure};
 use super::tls::{self, UrlSays};
 use super::{Options, Pooler};
+use crate::files;
 use crate::source::{SourceError, SourceErrorKind};
 
 /// Limit for one attempt to connect, greeting and first question included.
@@ -245,7 +246,9 @@ pub(super) async fn options(
 }
 
 async fn secret(name: &str, what: &str, file: &Path) -> Result<String, SourceError> {
-    let text = tokio::fs::read_to_string(file).await.map_err(|cause| {
+    let path = file.to_owned();
+    let read = files::aside(move || files::secret(&path)).await;
+    read.flatten().map_err(|cause| {
         SourceError::new(
             SourceErrorKind::Unusable,
             format!(
@@ -253,9 +256,7 @@ async fn secret(name: &str, what: &str, file: &Path) -> Result<String, SourceErr
                 file.display()
             ),
         )
-    })?;
-    // Editors end files with a line end; a secret does not begin or end with one.
-    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+    })
 }
 
 /// Connects and asks the server two questions: are my settings in force, and who are you?

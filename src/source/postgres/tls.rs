@@ -5,6 +5,7 @@ use std::path::Path;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::{Options, Tls};
+use crate::files;
 use crate::source::{SourceError, SourceErrorKind};
 
 /// What a URL says about encryption.
@@ -80,8 +81,15 @@ fn stays_here(connect: &PgConnectOptions) -> bool {
     connect.get_socket().is_some() || host.starts_with('/') || crate::tls::is_loopback(host)
 }
 
-async fn pem(name: &str, key: &str, file: &Path, kind: &str) -> Result<Vec<u8>, SourceError> {
-    let read = crate::tls::read_pem(file, kind).await;
+async fn pem(
+    name: &str,
+    key: &str,
+    file: &Path,
+    kind: &'static str,
+) -> Result<Vec<u8>, SourceError> {
+    let path = file.to_owned();
+    let read = files::aside(move || files::pem(&path, kind)).await;
+    let read = read.unwrap_or_else(|error| Err((error.to_string(), error)));
     read.map_err(|(words, cause)| {
         let words = format!("database {name}: {key} {words}");
         SourceError::new(SourceErrorKind::Unusable, words).caused_by(cause)
