@@ -86,7 +86,7 @@ enum Command {
     Status(status::StatusArgs),
     /// Events that were set aside, and what to do with them.
     Discarded(discarded::DiscardedArgs),
-    /// The configuration in effect.
+    /// The configuration in effect, and what a configuration may say.
     Config(show::ConfigArgs),
 }
 

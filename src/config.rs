@@ -7,29 +7,35 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod address;
 pub mod build;
 mod check;
 mod database;
+mod environment;
+mod file;
 mod keys;
 mod load;
 mod route;
+mod schema;
 mod service;
 mod sink;
+mod tree;
 mod value;
 
 pub use database::{Database, Pooler, Tls, Wake};
 pub use keys::known_keys;
 pub use load::{DEFAULT_FILE, ENV_PREFIX, Loaded, Place};
 pub use route::{Retry, Route, RouteRetry};
+pub use schema::schema;
 pub use service::{Http, Lease, Log, LogFormat, Retention, Shutdown};
 pub use sink::{Envelope, Mode, Sink, SinkType};
 pub use value::{List, Secret, Size, Span};
 
-/// The whole configuration.
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+/// The configuration of outboxd, a transactional-outbox relay.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Databases that hold an outbox, by name.
@@ -61,8 +67,23 @@ pub struct ConfigError {
 
 impl ConfigError {
     fn one(problem: impl Into<String>) -> Self {
+        Self::of(vec![problem.into()])
+    }
+
+    /// Each problem is one line, whatever was in the names and words that it repeats.
+    fn of(problems: Vec<String>) -> Self {
+        let one_line = |problem: String| match problem.contains(char::is_control) {
+            true => problem
+                .chars()
+                .map(|c| match c.is_control() {
+                    true => c.escape_default().to_string(),
+                    false => c.to_string(),
+                })
+                .collect(),
+            false => problem,
+        };
         Self {
-            problems: vec![problem.into()],
+            problems: problems.into_iter().map(one_line).collect(),
         }
     }
 }

@@ -12,6 +12,8 @@ pub mod cli;
 pub mod config;
 pub mod envelope;
 pub mod event;
+#[cfg(any(feature = "cli", feature = "postgres", feature = "nats"))]
+mod files;
 #[cfg(feature = "cli")]
 pub mod http;
 pub mod lease;
@@ -27,5 +29,7 @@ pub mod source;
 pub mod status;
 pub mod telemetry;
 pub mod testing;
+#[cfg(any(feature = "postgres", feature = "nats"))]
+mod tls;
 
 pub use ractor;

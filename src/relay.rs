@@ -112,6 +112,7 @@ pub struct SinkOptions {
 /// What reading does about numbers missing in the sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(schemars::JsonSchema))]
 pub enum GapGuard {
     /// Go on; a late event of a key that has moved on is delivered late and counted as an inversion.
     #[default]
@@ -413,4 +414,13 @@ impl Drop for Relay {
         // Everything below goes with it; ownership is revoked as the states are dropped.
         self.supervisor.kill();
     }
+}
+
+/// How long after an event was sent its outcome may still be unknown before it is sent again, as long as
+/// nothing else fails: the hand-over itself, then either the longest pause after a lost answer, or, when
+/// this instance was killed, the end of its lease and the moment a successor needs.
+///
+/// A destination that forgets message ids sooner stores such an event twice.
+pub fn repeats_within(lease_ttl: Duration, publish_timeout: Duration) -> Duration {
+    lease_ttl + SAFETY_MARGIN + publish_timeout + crate::actor::sequencer::decide::UNKNOWN_PAUSE
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// What happens to an event whose attempts are used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(schemars::JsonSchema))]
 pub enum OnExhausted {
     /// It is discarded and its key moves on.
     #[default]

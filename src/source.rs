@@ -343,6 +343,7 @@ impl Default for Retention {
 /// What is kept of a published event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "cli", derive(schemars::JsonSchema))]
 pub enum PublishedKeep {
     /// Nothing.
     None,

@@ -92,12 +92,15 @@ impl Stage {
             token: None,
             token_file: None,
             creds_file: None,
-            tls: false,
+            tls: None,
             ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
             stream: "EVENTS".to_owned(),
             create_stream: false,
             subject: "events.{kind}".to_owned(),
             mode: Mode::Auto,
+            repeats_within: Duration::from_secs(30),
         };
         Arc::new(Nats::new(options).unwrap())
     }
@@ -124,6 +127,8 @@ impl Outbox {
             dbname: None,
             tls: None,
             ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
             schema: "outbox".into(),
             pooler: Pooler::None,
             listen: true,

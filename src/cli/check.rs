@@ -170,7 +170,7 @@ async fn sink(
     routes: &Routes,
     kinds: &BTreeSet<String>,
 ) -> Result<Part, Failure> {
-    let sink = build::sink(name, &config.sinks[name])?;
+    let sink = build::sink(name, &config.sinks[name], config)?;
     let own: Vec<String> = kinds
         .iter()
         .filter(|kind| routes.to_sink(kind, name).is_some())

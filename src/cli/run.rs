@@ -42,7 +42,7 @@ pub(super) async fn run(global: &Global, args: &RunArgs) -> Result<(), Failure> 
     let metrics = Arc::new(Metrics::new().map_err(Failure::failed)?);
     let options = build::options(&loaded.config, metrics.telemetry())?;
     if args.once {
-        reachable(&loaded.config).await?;
+        reachable(&loaded.config, &options).await?;
     }
     let listener = bind(&loaded).await?;
     let relay = relay::start(options)
@@ -176,15 +176,15 @@ fn left_over(board: &Board) -> String {
 }
 
 /// With `--once`, nothing would be gained by waiting for a database or a sink that is not there.
-async fn reachable(config: &Config) -> Result<(), Failure> {
+async fn reachable(config: &Config, options: &relay::Options) -> Result<(), Failure> {
     for target in target::all(config, None)? {
         target::patiently(target.admin.status())
             .await
             .map_err(|error| Failure::database(&target.name, &error))?;
     }
-    for (name, options) in &config.sinks {
-        let sink = build::sink(name, options)?;
-        match tokio::time::timeout(OUTAGE_LIMIT, sink.open()).await {
+    for sink in &options.sinks {
+        let name = &sink.name;
+        match tokio::time::timeout(OUTAGE_LIMIT, sink.sink.open()).await {
             Ok(Ok(session)) => session.close().await,
             Ok(Err(error)) => return Err(Failure::sink(name, &error)),
             Err(_) => {

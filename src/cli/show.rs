@@ -1,4 +1,5 @@
-//! `outboxd config show`: the configuration in effect, and where each value comes from.
+//! `outboxd config`: the configuration in effect with the origin of each value, and what a configuration may
+//! say.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -6,8 +7,8 @@ use serde_json::Value;
 
 use super::Global;
 use super::failure::Failure;
-use super::output::{Output, safe, say, table};
-use crate::config::Loaded;
+use super::output::{Output, print, safe, say, table};
+use crate::config::{self, Loaded};
 
 #[derive(Debug, Args)]
 pub(super) struct ConfigArgs {
@@ -17,8 +18,12 @@ pub(super) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Every key in effect, its value and its origin. Secrets and URLs are not shown.
+    /// Every key in effect, its value and its origin: file and line, environment variable, or default.
+    /// Secrets and URLs are not shown.
     Show,
+    /// The JSON Schema of the configuration file: every key, its meaning, type, unit and default. Needs no
+    /// configuration.
+    Schema,
 }
 
 #[derive(Debug, Serialize)]
@@ -29,7 +34,19 @@ struct Entry {
 }
 
 pub(super) fn run(global: &Global, args: &ConfigArgs, out: &Output) -> Result<(), Failure> {
-    let ConfigCommand::Show = args.command;
+    match args.command {
+        ConfigCommand::Show => show(global, out),
+        ConfigCommand::Schema => schema(),
+    }
+}
+
+fn schema() -> Result<(), Failure> {
+    let schema = serde_json::to_string_pretty(&config::schema())
+        .map_err(|error| Failure::failed(format!("cannot show the schema: {error}")))?;
+    print(&format!("{schema}\n"))
+}
+
+fn show(global: &Global, out: &Output) -> Result<(), Failure> {
     let loaded = global.load()?;
     for warning in &loaded.warnings {
         say(format_args!("warning: {warning}"));

@@ -15,7 +15,7 @@ pub(super) enum DatabaseAddress {
     Postgres {
         /// The URL itself holds a password.
         with_password: bool,
-        /// The URL itself says `sslmode` or `sslrootcert`.
+        /// The URL itself says something about encryption (`sslmode`, `sslrootcert`, …).
         with_tls: bool,
     },
     /// SQLite, this file.
@@ -38,9 +38,7 @@ impl DatabaseAddress {
         Ok(Self::Postgres {
             with_password: url.password().is_some_and(|p| !p.is_empty())
                 || url.query_pairs().any(|(key, _)| key == "password"),
-            with_tls: url
-                .query_pairs()
-                .any(|(key, _)| matches!(&*key, "sslmode" | "ssl-mode" | "sslrootcert")),
+            with_tls: url.query_pairs().any(|(key, _)| key.starts_with("ssl")),
         })
     }
 }
@@ -62,7 +60,7 @@ impl Database {
     pub(super) fn url_text(&self) -> Result<Option<SecretString>, String> {
         match (&self.url, &self.url_file) {
             (Some(url), _) => Ok(Some(url.0.clone())),
-            (None, Some(path)) => std::fs::read_to_string(path)
+            (None, Some(path)) => crate::files::secret(path)
                 .map(|text| Some(text.trim().to_owned().into()))
                 .map_err(|error| format!("cannot read {}: {error}", path.display())),
             (None, None) => Ok(None),
@@ -122,6 +120,20 @@ impl NatsAddress {
         }
         found.servers = servers.join(",");
         Ok(found)
+    }
+
+    /// Its servers, each by one name: host and port, the loopback's names as one.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = String> {
+        let host = |url: &str| {
+            let url = Url::parse(url).ok()?;
+            let host = url.host_str()?.to_ascii_lowercase();
+            let host = match host.as_str() {
+                "localhost" | "[::1]" => "127.0.0.1",
+                other => other,
+            };
+            Some(format!("{host}:{}", url.port().unwrap_or(4_222)))
+        };
+        self.servers.split(',').filter_map(host)
     }
 
     /// Takes the credentials of the first URL that has some. `None` when they cannot be decoded.

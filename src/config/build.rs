@@ -24,7 +24,7 @@ pub fn options(config: &Config, telemetry: Telemetry) -> Result<relay::Options, 
     }
     let mut sinks = Vec::new();
     for (name, sink) in &config.sinks {
-        sinks.push(sink_options(name, sink)?);
+        sinks.push(sink_options(name, sink, config)?);
     }
     Ok(relay::Options {
         databases,
@@ -59,7 +59,11 @@ pub fn outbox(name: &str, database: &Database, config: &Config) -> Result<Outbox
 ///
 /// # Errors
 /// As [`options`].
-pub fn sink(name: &str, sink: &Sink) -> Result<Arc<dyn crate::sink::Sink>, ConfigError> {
+pub fn sink(
+    name: &str,
+    sink: &Sink,
+    config: &Config,
+) -> Result<Arc<dyn crate::sink::Sink>, ConfigError> {
     match sink.kind {
         Some(SinkType::File) => {
             let path = sink.path.clone().unwrap_or_default();
@@ -67,7 +71,7 @@ pub fn sink(name: &str, sink: &Sink) -> Result<Arc<dyn crate::sink::Sink>, Confi
             Ok(Arc::new(crate::sink::file::File::new(options)))
         }
         Some(SinkType::Stdout) => Ok(Arc::new(crate::sink::stdout::Stdout::new())),
-        Some(SinkType::Nats) => nats(name, sink),
+        Some(SinkType::Nats) => nats(name, sink, config),
         None => Err(ConfigError::one(format!("`sinks.{name}`: no type"))),
     }
 }
@@ -111,10 +115,14 @@ fn database_options(
     })
 }
 
-fn sink_options(name: &str, options: &Sink) -> Result<relay::SinkOptions, ConfigError> {
+fn sink_options(
+    name: &str,
+    options: &Sink,
+    config: &Config,
+) -> Result<relay::SinkOptions, ConfigError> {
     Ok(relay::SinkOptions {
         name: name.to_owned(),
-        sink: sink(name, options)?,
+        sink: sink(name, options, config)?,
         publish_timeout: options.publish_timeout.0,
         max_in_flight: options.max_in_flight,
         max_in_flight_bytes: usize::try_from(options.max_in_flight_bytes.0).unwrap_or(usize::MAX),
@@ -171,6 +179,8 @@ fn postgres(
             Tls::VerifyFull => pg::Tls::VerifyFull,
         }),
         ca_file: database.ca_file.clone(),
+        client_cert_file: database.client_cert_file.clone(),
+        client_key_file: database.client_key_file.clone(),
         schema: database.schema.clone(),
         pooler: match database.pooler {
             Pooler::None => pg::Pooler::None,
@@ -236,8 +246,12 @@ fn both_sides<T: Source + Admin>(source: T) -> Outbox {
 }
 
 #[cfg(feature = "nats")]
-fn nats(name: &str, sink: &Sink) -> Result<Arc<dyn crate::sink::Sink>, ConfigError> {
-    let options = nats_options(name, sink)?;
+fn nats(
+    name: &str,
+    sink: &Sink,
+    config: &Config,
+) -> Result<Arc<dyn crate::sink::Sink>, ConfigError> {
+    let options = nats_options(name, sink, config)?;
     match crate::sink::nats::Nats::new(options) {
         Ok(sink) => Ok(Arc::new(sink)),
         Err(error) => Err(ConfigError::one(format!("`sinks.{name}`: {error}"))),
@@ -245,13 +259,17 @@ fn nats(name: &str, sink: &Sink) -> Result<Arc<dyn crate::sink::Sink>, ConfigErr
 }
 
 #[cfg(not(feature = "nats"))]
-fn nats(name: &str, _: &Sink) -> Result<Arc<dyn crate::sink::Sink>, ConfigError> {
+fn nats(name: &str, _: &Sink, _: &Config) -> Result<Arc<dyn crate::sink::Sink>, ConfigError> {
     let words = format!("`sinks.{name}`: this build has no nats sink");
     Err(ConfigError::one(words))
 }
 
 #[cfg(feature = "nats")]
-fn nats_options(name: &str, sink: &Sink) -> Result<crate::sink::nats::Options, ConfigError> {
+fn nats_options(
+    name: &str,
+    sink: &Sink,
+    config: &Config,
+) -> Result<crate::sink::nats::Options, ConfigError> {
     use secrecy::ExposeSecret;
 
     use super::Mode;
@@ -274,8 +292,10 @@ fn nats_options(name: &str, sink: &Sink) -> Result<crate::sink::nats::Options, C
             .or_else(|| sink.token.as_ref().map(|secret| secret.0.clone())),
         token_file: sink.token_file.clone(),
         creds_file: sink.creds_file.clone(),
-        tls: sink.tls || address.tls,
+        tls: sink.tls,
         ca_file: sink.ca_file.clone(),
+        client_cert_file: sink.client_cert_file.clone(),
+        client_key_file: sink.client_key_file.clone(),
         stream: sink.stream.clone().unwrap_or_default(),
         create_stream: sink.create_stream,
         subject: sink.subject.clone(),
@@ -283,6 +303,7 @@ fn nats_options(name: &str, sink: &Sink) -> Result<crate::sink::nats::Options, C
             Mode::Auto => nats::Mode::Auto,
             Mode::Single => nats::Mode::Single,
         },
+        repeats_within: relay::repeats_within(config.lease.ttl.0, sink.publish_timeout.0),
     })
 }
 

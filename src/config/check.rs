@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::load::Broken;
 use super::{Config, Span};
 
 mod database;
@@ -13,11 +14,22 @@ mod sink;
 const SHORTEST_TTL: Duration = Duration::from_secs(3);
 
 /// Everything that cannot work. `given` are the keys that were written down, with their origin.
-pub(super) fn problems(config: &Config, given: &BTreeMap<String, String>) -> Vec<String> {
+/// In a section with a mistake in it already, only what is there is judged.
+pub(super) fn problems(
+    config: &Config,
+    given: &BTreeMap<String, String>,
+    broken: &Broken,
+) -> Vec<String> {
     let mut found = Findings {
         given,
+        broken,
+        sound: true,
         problems: Vec::new(),
     };
+    found.service(config);
+    // What a source or a sink would say of itself may follow from these.
+    found.sound =
+        found.problems.is_empty() && ["lease", "retention"].iter().all(|one| broken.spares(one));
     for (name, database) in &config.databases {
         found.database(name, database, config);
     }
@@ -29,7 +41,6 @@ pub(super) fn problems(config: &Config, given: &BTreeMap<String, String>) -> Vec
     for (name, route) in &config.routes {
         found.route(name, route, config);
     }
-    found.service(config);
     found.problems
 }
 
@@ -67,11 +78,21 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 
 struct Findings<'a> {
     given: &'a BTreeMap<String, String>,
+    broken: &'a Broken,
+    /// The sections of the service are free of mistakes.
+    sound: bool,
     problems: Vec<String>,
 }
 
 impl Findings<'_> {
     fn add(&mut self, key: &str, words: impl std::fmt::Display) {
+        // What is missing in such a section may stand there under another name; what is there is judged.
+        let path: Vec<&str> = key.split('.').collect();
+        let section = super::keys::section_of(&path);
+        let is_there = key != section && self.given.contains_key(key);
+        if !self.broken.spares(&section) && !is_there {
+            return;
+        }
         let origin = self
             .given
             .get(key)
@@ -94,6 +115,18 @@ impl Findings<'_> {
         if both.len() > 1 {
             let list = both.join("` and `");
             self.add(section, format_args!("`{list}` are both set; {why}"));
+        }
+    }
+
+    /// Neither of these keys makes sense without the other.
+    fn pair(&mut self, section: &str, one: &str, other: &str) {
+        for (given, missing) in [(one, other), (other, one)] {
+            if self.is_given(section, given) && !self.is_given(section, missing) {
+                self.add(
+                    &format!("{section}.{given}"),
+                    format_args!("it needs `{missing}` beside it"),
+                );
+            }
         }
     }
 

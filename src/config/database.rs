@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::value::{self, Secret, Span};
@@ -9,7 +10,7 @@ use crate::relay::GapGuard;
 
 /// One database. An SQLite database takes `url` or `url_file`, `poll_max`, `fallback_poll`, `quiet_after`,
 /// `sweep_every` and `statement_timeout`; everything else belongs to PostgreSQL.
-#[derive(Debug, Clone, Deserialize, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Database {
     /// `postgres://user@host:5432/dbname` or `sqlite://path` (relative to the working directory). Instead
@@ -30,12 +31,19 @@ pub struct Database {
     pub password_file: Option<PathBuf>,
     /// Database to connect to. Default: the role's name.
     pub dbname: Option<String>,
-    /// Encryption: `disable`, `prefer`, `require` (certificate not checked), `verify-ca`, `verify-full`.
-    /// Default: what the URL says, else `prefer`.
+    /// Encryption: `disable`, `prefer` (plain text if the server offers none), `require` (certificate not
+    /// checked), `verify-ca` (host name not checked), `verify-full`. Default: what the URL says (`sslmode`),
+    /// else `verify-full`, or `prefer` for the loopback.
     #[serde(deserialize_with = "value::some_word")]
     pub tls: Option<Tls>,
-    /// Certificate authority to trust, a PEM file. Default: the system's.
+    /// Certificate authority to trust beside the system's, a PEM file, read again at each connect. Makes
+    /// `verify-full` the default. No default.
     pub ca_file: Option<PathBuf>,
+    /// Certificate to show to the server, a PEM file, read again at each connect. Makes `verify-full` the
+    /// default. No default.
+    pub client_cert_file: Option<PathBuf>,
+    /// Private key of that certificate, a PEM file, read again at each connect. No default.
+    pub client_key_file: Option<PathBuf>,
     /// Schema that holds the outbox. Default: `outbox`.
     pub schema: String,
     /// `off`: reading goes on past numbers missing in the sequence, a late commit is delivered late.
@@ -78,6 +86,8 @@ impl Default for Database {
             dbname: None,
             tls: None,
             ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
             schema: "outbox".into(),
             gap_guard: GapGuard::Off,
             wake: Wake::Auto,
@@ -100,7 +110,7 @@ impl Database {
 }
 
 /// How the relay learns of new events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Wake {
     /// Writers notify while the rate is low; polling otherwise.
@@ -111,7 +121,7 @@ pub enum Wake {
 }
 
 /// What stands between the relay and the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooler {
     /// Nothing, or a pooler in session mode.
@@ -122,7 +132,7 @@ pub enum Pooler {
 }
 
 /// Encryption of the connection to PostgreSQL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tls {
     /// Plain text.

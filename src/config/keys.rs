@@ -1,9 +1,9 @@
 //! The keys there are, taken from the structs themselves, and the nearest one to a key there is not.
 
-use config::{Map, Value, ValueKind};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
 
+use super::tree::{Table, Value, join};
 use super::{
     Config, Database, Http, Lease, Log, Retention, Retry, Route, RouteRetry, Shutdown, Sink,
 };
@@ -29,7 +29,7 @@ fn collect(pattern: &str, keys: &mut Vec<String>) {
 }
 
 /// Sections whose keys are names that the operator gives.
-const NAMED: [&str; 3] = ["databases", "sinks", "routes"];
+pub(super) const NAMED: [&str; 3] = ["databases", "sinks", "routes"];
 
 /// The keys of a section, by its path with names as `*`; `None` when the path is no section.
 fn fields(pattern: &str) -> Option<&'static [&'static str]> {
@@ -49,38 +49,50 @@ fn fields(pattern: &str) -> Option<&'static [&'static str]> {
     })
 }
 
+/// The section that a path belongs to: `retry`, or with its name, `sinks.events`.
+pub(super) fn section_of(path: &[&str]) -> String {
+    let depth = match path {
+        [first, ..] if NAMED.contains(first) => 2,
+        _ => 1,
+    };
+    path[..depth.min(path.len())].join(".")
+}
+
 /// Finds what does not belong into the tree: unknown keys, bad names, a table where a value belongs and
-/// the other way round. One sentence each.
-pub(super) fn misplaced(tree: &Map<String, Value>) -> Vec<String> {
+/// the other way round. The path and one sentence each.
+pub(super) fn misplaced(tree: &Table) -> Vec<(Vec<String>, String)> {
     let mut problems = Vec::new();
-    walk(tree, "", "", &mut problems);
-    problems.sort();
+    walk(tree, &[], "", &mut problems);
     problems
 }
 
-fn walk(table: &Map<String, Value>, path: &str, pattern: &str, problems: &mut Vec<String>) {
+fn walk(table: &Table, above: &[String], pattern: &str, problems: &mut Vec<(Vec<String>, String)>) {
     let named = NAMED.contains(&pattern);
-    for (key, value) in table {
-        let path = join(path, key);
+    for (key, node) in table {
+        let mut path = above.to_vec();
+        path.push(key.clone());
+        let shown = path.join(".").escape_debug().to_string();
         let pattern = join(pattern, if named { "*" } else { key });
-        let origin = origin(value);
-        if named && !is_name(key) {
-            problems.push(format!(
-                "`{path}`{origin}: a name consists of a-z, 0-9, `_` and `-`, without a double underscore"
-            ));
-        } else if fields(&pattern).is_some() || NAMED.contains(&pattern.as_str()) {
-            match &value.kind {
-                ValueKind::Table(inner) => walk(inner, &path, &pattern, problems),
-                _ => problems.push(format!(
-                    "`{path}`{origin}: this is a section of its own, not a value"
-                )),
+        // A key with a dot or a star in it could look like a path.
+        let plain = !key.contains(['.', '*']);
+        let is_section = plain && (fields(&pattern).is_some() || NAMED.contains(&pattern.as_str()));
+        let is_table = matches!(node.value, Value::Table(_));
+        let words = if named && !is_name(key) {
+            "a name consists of a-z, 0-9, `_` and `-`, without a double underscore".to_owned()
+        } else if is_section {
+            if let Value::Table(inner) = &node.value {
+                walk(inner, &path, &pattern, problems);
+                continue;
             }
-        } else if !known_keys().contains(&pattern) {
-            let hint = hint(&path, &pattern);
-            problems.push(format!("`{path}`{origin}: there is no such key{hint}"));
-        } else if matches!(value.kind, ValueKind::Table(_)) {
-            problems.push(format!("`{path}`{origin}: this is a value, not a section"));
-        }
+            "this is a section of its own, not a value".to_owned()
+        } else if !plain || !known_keys().contains(&pattern) {
+            format!("there is no such key{}", hint(&shown, &pattern))
+        } else if is_table {
+            "this is a value, not a section".to_owned()
+        } else {
+            continue;
+        };
+        problems.push((path, format!("`{shown}` ({}): {words}", node.origin)));
     }
 }
 
@@ -91,18 +103,6 @@ fn is_name(name: &str) -> bool {
         && name
             .bytes()
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-')
-}
-
-/// Where a value came from, in brackets, for a message. A section came from where its first value did.
-fn origin(value: &Value) -> String {
-    match (value.origin(), &value.kind) {
-        (Some(origin), _) => format!(" ({origin})"),
-        (None, ValueKind::Table(table)) => table
-            .iter()
-            .min_by_key(|(key, _)| *key)
-            .map_or_else(String::new, |(_, first)| origin(first)),
-        (None, _) => String::new(),
-    }
 }
 
 /// Words that lead from an unknown key to the one that was meant, if any.
@@ -166,14 +166,6 @@ pub(super) fn is_section(word: &str) -> bool {
     fields("")
         .unwrap_or_default()
         .contains(&word.to_ascii_lowercase().as_str())
-}
-
-fn join(section: &str, key: &str) -> String {
-    if section.is_empty() {
-        key.to_owned()
-    } else {
-        format!("{section}.{key}")
-    }
 }
 
 /// The field names that serde's derive gave `T`, without a second list of them to keep in step.

@@ -1,5 +1,6 @@
 //! `[routes.NAME]` and `[retry]`: which events go where, and what follows a failure.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::value::{self, List, Span};
@@ -7,7 +8,7 @@ use crate::retry::{OnExhausted, Policy};
 
 /// One route. An event follows exactly one: the one whose pattern fits best (exact before prefix, longer
 /// prefix before shorter, then by name).
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Route {
     /// Kinds: exact, or with a trailing `*` for a prefix. Required.
@@ -23,7 +24,7 @@ pub struct Route {
 }
 
 /// `[routes.NAME.retry]`: what is absent is taken from `[retry]`.
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RouteRetry {
     /// Charged failures after which an event is exhausted. Default: `retry.max_attempts`.
@@ -36,7 +37,7 @@ pub struct RouteRetry {
 }
 
 /// `[retry]`: how an event that failed by its own fault is tried again. An outage charges nothing.
-#[derive(Debug, Clone, Deserialize, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
     /// Charged failures after which an event is exhausted. Default: 50.

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::value::{self, Span};
 use crate::source::PublishedKeep;
 
 /// `[lease]`: ownership of the outbox among instances.
-#[derive(Debug, Clone, Deserialize, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lease {
     /// How long ownership lasts without renewal; a killed instance is replaced after this plus 2 s. At
@@ -29,7 +30,7 @@ impl Default for Lease {
 }
 
 /// `[retention]`: how long finished events are kept.
-#[derive(Debug, Clone, Deserialize, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
     /// How long published events are kept. Default: 7 days.
@@ -54,7 +55,7 @@ impl Default for Retention {
 }
 
 /// `[http]`: health and metrics.
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
     /// Address and port of `/livez`, `/readyz` and `/metrics`; port 0 takes a free one and prints it.
@@ -64,7 +65,7 @@ pub struct Http {
 }
 
 /// `[shutdown]`: the end of the process.
-#[derive(Debug, Clone, Deserialize, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Shutdown {
     /// How long a shutdown may take: what is in flight gets this long to be answered. Default: 25 s.
@@ -80,7 +81,7 @@ impl Default for Shutdown {
 }
 
 /// `[log]`: log output, on standard error.
-#[derive(Debug, Clone, Deserialize, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
     /// `human` or `json` (one object per line). Default: `human`.
@@ -101,7 +102,7 @@ impl Default for Log {
 }
 
 /// The form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.

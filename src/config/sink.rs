@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::value::{self, Secret, Size, Span};
 
 /// One destination. Which keys it takes depends on `type`; a key of another type is refused.
-#[derive(Debug, Clone, Deserialize, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sink {
     /// `nats`, `file` or `stdout`. Required.
@@ -27,11 +28,17 @@ pub struct Sink {
     pub token_file: Option<PathBuf>,
     /// nats: credentials file (JWT and key), read again at each connect. No default.
     pub creds_file: Option<PathBuf>,
-    /// nats: `true`: encrypted or no connection. Default: `false`, or `true` with a `tls://` URL.
-    #[serde(deserialize_with = "value::boolean")]
-    pub tls: bool,
-    /// nats: certificate authority to trust, a PEM file. Default: the system's.
+    /// nats: `true`: encrypted, the certificate and its host name checked, or no connection. `false`: plain
+    /// text. Default: `true`, or `false` when every server is on the loopback and nothing else asks for
+    /// encryption.
+    #[serde(deserialize_with = "value::some_boolean")]
+    pub tls: Option<bool>,
+    /// nats: certificate authority to trust, a PEM file, read again at each connect. Default: the system's.
     pub ca_file: Option<PathBuf>,
+    /// nats: certificate to show to the server, a PEM file, read again at each connect. No default.
+    pub client_cert_file: Option<PathBuf>,
+    /// nats: private key of that certificate, a PEM file, read again at each connect. No default.
+    pub client_key_file: Option<PathBuf>,
     /// nats: the stream that every acknowledgement must come from. No default.
     pub stream: Option<String>,
     /// nats: `true`: create the stream when it is missing. Default: `false`.
@@ -69,8 +76,10 @@ impl Default for Sink {
             token: None,
             token_file: None,
             creds_file: None,
-            tls: false,
+            tls: None,
             ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
             stream: None,
             create_stream: false,
             subject: "events.{kind}".into(),
@@ -85,7 +94,7 @@ impl Default for Sink {
 }
 
 /// The types of sinks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SinkType {
     /// NATS JetStream.
@@ -119,6 +128,8 @@ impl SinkType {
                 "creds_file",
                 "tls",
                 "ca_file",
+                "client_cert_file",
+                "client_key_file",
                 "stream",
                 "create_stream",
                 "subject",
@@ -139,7 +150,7 @@ impl SinkType {
 }
 
 /// The form of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Envelope {
     /// The payload as it was written; what the relay adds goes into headers.
@@ -148,7 +159,7 @@ pub enum Envelope {
 }
 
 /// How order is kept with more than one event in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// What the server and the stream allow.

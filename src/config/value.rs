@@ -4,12 +4,14 @@
 //! password written without quotes would lose its leading zeros, `2.7` attempts would become three.
 //! What a reader refuses, it does not repeat where it could be a secret.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use humantime_serde::re::humantime;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use secrecy::SecretString;
 use serde::de::{DeserializeOwned, Error, IntoDeserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -203,6 +205,13 @@ pub(super) fn boolean<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool
     deserializer.deserialize_any(Truth)
 }
 
+/// `true` or `false`, that may be absent.
+pub(super) fn some_boolean<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<bool>, D::Error> {
+    boolean(deserializer).map(Some)
+}
+
 /// A word from a closed set: `T`'s own derived names.
 pub(super) fn word<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
@@ -303,3 +312,40 @@ impl Visitor<'_> for Whole {
         )))
     }
 }
+
+/// How a value is written, for the schema.
+macro_rules! written {
+    ($type:ty, $name:literal, $schema:tt) => {
+        impl JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                $name.into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!($schema)
+            }
+        }
+    };
+}
+
+written!(Span, "Span", {
+    "type": "string",
+    "x-unit": "a length of time with its unit",
+    "examples": ["250ms", "15s", "1h 30m", "7d"]
+});
+written!(Size, "Size", {
+    "type": ["string", "integer"],
+    "minimum": 0,
+    "x-unit": "bytes, or a size with its unit",
+    "examples": ["64KiB", "32MiB"]
+});
+written!(Secret, "Secret", { "type": "string", "writeOnly": true });
+written!(List, "List", {
+    "type": ["array", "string"],
+    "items": { "type": "string" },
+    "examples": [["a", "b"], "a,b"]
+});

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use secrecy::SecretString;
@@ -62,10 +63,15 @@ pub struct Options {
     pub token_file: Option<PathBuf>,
     /// Credentials file.
     pub creds_file: Option<PathBuf>,
-    /// TLS or no connection.
-    pub tls: bool,
-    /// Certificate authority, PEM.
+    /// `Some(true)`: TLS or no connection. `Some(false)`: plain text. `None`: TLS unless every server is on
+    /// the loopback and neither a `tls://` URL nor one of the files below asks for it.
+    pub tls: Option<bool>,
+    /// Certificate authority, PEM, read again at each connect.
     pub ca_file: Option<PathBuf>,
+    /// Certificate to show to the server, PEM, read again at each connect.
+    pub client_cert_file: Option<PathBuf>,
+    /// Its private key, PEM, read again at each connect.
+    pub client_key_file: Option<PathBuf>,
     /// The stream every acknowledgement must come from.
     pub stream: String,
     /// Create the stream when it is missing.
@@ -74,6 +80,9 @@ pub struct Options {
     pub subject: String,
     /// How order is kept.
     pub mode: Mode,
+    /// How long after it was sent an event of unknown outcome may be sent again
+    /// ([`relay::repeats_within`](crate::relay::repeats_within)); the stream has to remember its id that long.
+    pub repeats_within: Duration,
 }
 
 /// The sink.
@@ -85,6 +94,7 @@ pub struct Nats {
     /// Subjects of the stream, when it is to be created.
     create_with: Option<String>,
     target: Target,
+    repeats_within: Duration,
     /// What is doubtful about the stream has been said.
     warned: AtomicBool,
 }
@@ -115,6 +125,7 @@ impl Nats {
             stream: options.stream.clone(),
             subject,
             create_with,
+            repeats_within: options.repeats_within,
             target: Target::new(options.clone()).map_err(|error| of_sink(error.message))?,
             warned: AtomicBool::new(false),
         })
@@ -124,7 +135,9 @@ impl Nats {
         let found = match Stream::find(link, &self.stream).await? {
             Some(stream) => stream,
             None => match &self.create_with {
-                Some(subjects) => Stream::create(link, &self.stream, subjects).await?,
+                Some(subjects) => {
+                    Stream::create(link, &self.stream, subjects, self.repeats_within).await?
+                }
                 None => return Err(self.missing()),
             },
         };
@@ -153,7 +166,7 @@ impl Nats {
             "connected"
         );
         if !self.warned.swap(true, Ordering::Relaxed) {
-            for finding in stream.findings(max_payload) {
+            for finding in stream.findings(max_payload, self.repeats_within) {
                 tracing::warn!(sink = %self.name, "{finding}");
             }
         }
@@ -217,7 +230,8 @@ impl Sink for Nats {
         let link = Link::open(&self.target, &self.name).await?;
         let findings = match Stream::find(&link, &self.stream).await? {
             Some(stream) => {
-                let mut findings = stream.findings(link.client().max_payload());
+                let mut findings =
+                    stream.findings(link.client().max_payload(), self.repeats_within);
                 findings.extend(self.check_subjects(&link, kinds).await?);
                 findings
             }
@@ -256,12 +270,15 @@ mod tests {
             token: None,
             token_file: None,
             creds_file: None,
-            tls: false,
+            tls: None,
             ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
             stream: "EVENTS".to_owned(),
             create_stream: false,
             subject: "events.{kind}".to_owned(),
             mode: Mode::Auto,
+            repeats_within: Duration::from_secs(30),
         }
     }
 

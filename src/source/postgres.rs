@@ -45,6 +45,7 @@ mod read;
 mod settle;
 mod statements;
 mod sweep;
+mod tls;
 mod value;
 
 /// What stands between the relay and the server.
@@ -96,10 +97,15 @@ pub struct Options {
     pub password_file: Option<PathBuf>,
     /// Database.
     pub dbname: Option<String>,
-    /// Encryption; `None` leaves what the URL says.
+    /// Encryption; `None`: what the URL says, else [`Tls::VerifyFull`], or [`Tls::Prefer`] for the loopback and
+    /// for Unix sockets without any of the files below.
     pub tls: Option<Tls>,
-    /// Certificate authority, PEM.
+    /// Certificate authority to trust beside the system's, PEM, read again at each connect.
     pub ca_file: Option<PathBuf>,
+    /// Certificate to show to the server, PEM, read again at each connect.
+    pub client_cert_file: Option<PathBuf>,
+    /// Its private key, PEM, read again at each connect.
+    pub client_key_file: Option<PathBuf>,
     /// Schema of the outbox.
     pub schema: String,
     /// Pooler.

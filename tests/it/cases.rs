@@ -2,6 +2,7 @@
 //! must not go wrong here. Each test says in a sentence why it cannot.
 
 mod bench;
+mod configuration;
 mod duplicates;
 mod loss;
 mod observability;

@@ -77,7 +77,7 @@ fn config_show_tells_value_and_origin_and_no_secret() {
         "{ended:?}"
     );
     assert!(
-        line("databases.orders.host").contains("outboxd.toml"),
+        line("databases.orders.host").contains("outboxd.toml:2"),
         "{ended:?}"
     );
     assert!(line("lease.ttl").ends_with("default"), "{ended:?}");
@@ -93,6 +93,15 @@ fn config_show_tells_value_and_origin_and_no_secret() {
     let shown = ended.json();
     let entry = json!({ "key": "shutdown.grace", "value": "25s", "origin": "default" });
     assert!(shown.as_array().unwrap().contains(&entry), "{shown}");
+}
+
+#[test]
+fn config_schema_needs_no_configuration() {
+    let ended = Workplace::new("no toml")
+        .outboxd(&["config", "schema"])
+        .code(0);
+    assert_eq!(ended.json(), outboxd::config::schema());
+    assert_eq!(ended.stderr, "");
 }
 
 #[test]

@@ -130,6 +130,107 @@ fn what_the_reference_comments_out_has_no_default() {
     }
 }
 
+/// The leaves of the schema: path with names as `*`, and what is said of it.
+fn leaves_of(schema: &Value, at: &Value, path: &str, leaves: &mut Vec<(String, Value)>) {
+    let mut at = at.clone();
+    if let Some(reference) = at.get("$ref").and_then(Value::as_str) {
+        let target = schema.pointer(reference.trim_start_matches('#')).unwrap();
+        for (key, value) in target.as_object().unwrap() {
+            // What stands beside the reference goes before what it leads to.
+            let fields = at.as_object_mut().unwrap();
+            fields.entry(key.clone()).or_insert(value.clone());
+        }
+    }
+    let below = |key: &str| match path {
+        "" => key.to_owned(),
+        path => format!("{path}.{key}"),
+    };
+    if let Some(any) = at.get("additionalProperties").filter(|any| any.is_object()) {
+        return leaves_of(schema, any, &below("*"), leaves);
+    }
+    match at.get("properties").and_then(Value::as_object) {
+        Some(properties) => {
+            assert_eq!(
+                at["additionalProperties"], false,
+                "{path} takes unknown keys"
+            );
+            for (key, property) in properties {
+                leaves_of(schema, property, &below(key), leaves);
+            }
+        }
+        None => leaves.push((path.to_owned(), at)),
+    }
+}
+
+#[test]
+fn the_schema_has_every_key_with_its_meaning_and_its_default() {
+    let schema = outboxd::config::schema();
+    let mut leaves = Vec::new();
+    leaves_of(&schema, &schema, "", &mut leaves);
+    let written: BTreeSet<String> = leaves.iter().map(|(key, _)| key.clone()).collect();
+    let known: BTreeSet<String> = known_keys().into_iter().collect();
+    assert_eq!(written, known);
+
+    let reference = std::fs::read_to_string(folder().join("reference.toml")).unwrap();
+    let in_effect: BTreeSet<String> = keys_of(&reference)
+        .into_iter()
+        .filter_map(|(key, in_effect)| in_effect.then_some(key))
+        .collect();
+    let samples = serde_json::json!({
+        "databases": { "*": to_value(outboxd::config::Database::default()) },
+        "sinks": { "*": to_value(outboxd::config::Sink::default()) },
+        "routes": { "*": to_value(outboxd::config::Route::default()) },
+    });
+    let mut defaults = to_value(Config::default());
+    for (section, value) in samples.as_object().unwrap() {
+        defaults[section] = value.clone();
+    }
+    for (key, leaf) in &leaves {
+        let words = leaf["description"].as_str().unwrap_or_default();
+        assert!(words.len() > 10, "{key} has no description: {leaf}");
+        let kind = leaf.get("type").or(leaf.get("oneOf")).or(leaf.get("enum"));
+        assert!(kind.is_some(), "{key} has no type: {leaf}");
+        assert!(
+            !leaf.to_string().contains("null"),
+            "{key} may be null: {leaf}"
+        );
+        let pointer = format!("/{}", key.replace('.', "/"));
+        let code = defaults.pointer(&pointer).filter(|value| !value.is_null());
+        // A required list has an empty default in the code and none anywhere else.
+        let required = words.contains("Required");
+        assert!(
+            required || leaf.get("default") == code,
+            "{key}: {leaf}, in the code {code:?}"
+        );
+        if leaf.get("default").is_some() && !required {
+            assert!(
+                in_effect.contains(key),
+                "{key} has a default, and none in reference.toml"
+            );
+            assert!(
+                words.contains("Default: "),
+                "{key} does not say its default: {words}"
+            );
+        } else {
+            let says = ["No default", "Default: ", "Required"];
+            assert!(
+                says.iter().any(|word| words.contains(word)),
+                "{key}: {words}"
+            );
+        }
+    }
+    // Lengths of time and sizes say their unit.
+    let unit = |key: &str| {
+        let leaf = leaves.iter().find(|(known, _)| known == key);
+        leaf.unwrap().1["x-unit"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert!(unit("lease.ttl").contains("time"));
+    assert!(unit("sinks.*.max_in_flight_bytes").contains("bytes"));
+}
+
 #[test]
 fn the_samples_are_sound() {
     for entry in std::fs::read_dir(folder()).unwrap() {

@@ -1,8 +1,9 @@
 //! The sink `nats` against real servers, and against a scripted one for what real servers rarely do.
 
-mod bench;
+pub mod bench;
 mod fake;
 mod limits;
+mod logins;
 mod loss;
 mod opening;
 mod throughput;

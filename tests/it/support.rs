@@ -16,6 +16,7 @@
 // Each helper is used by some tests; which ones changes all the time.
 #![allow(dead_code)]
 
+pub mod certificates;
 mod eventually;
 pub mod fake_nats;
 pub mod nats;
@@ -23,6 +24,7 @@ pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod recorder;
 pub mod roles;
 
 pub use eventually::eventually;

@@ -16,6 +16,9 @@ const UNCHARGED_MAX: Duration = Duration::from_secs(15);
 const UNKNOWN_BASE: Duration = Duration::from_millis(100);
 const UNKNOWN_MAX: Duration = Duration::from_secs(5);
 
+/// Longest pause after a lost answer, at the widest jitter.
+pub const UNKNOWN_PAUSE: Duration = Duration::from_millis(6_250);
+
 /// An exhausted event that blocks its key is due again after this long: an operator decides before.
 pub const BLOCKED: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 

@@ -44,7 +44,7 @@ fn text(secret: &Option<secrecy::SecretString>) -> Option<&str> {
 fn keys_of_a_postgres_database() {
     let by_fields = postgres_of(
         "host = \"db\"\nport = 5433\nuser = \"relay\"\npassword = \"p@ss/w?rd#%:&\"\ndbname = \"app\"\n\
-         tls = \"verify-full\"\nca_file = \"ca.pem\"\nschema = \"my outbox\"\npooler = \"transaction\"\n\
+         tls = \"verify-full\"\nca_file = \"ca.pem\"\nclient_cert_file = \"me.pem\"\nclient_key_file = \"me.key\"\nschema = \"my outbox\"\npooler = \"transaction\"\n\
          max_connections = 3\nstatement_timeout = \"7s\"",
         "[lease]\nshards = 4\n[retention]\npublished_keep = \"receipt\"\n",
     );
@@ -56,6 +56,9 @@ fn keys_of_a_postgres_database() {
     assert_eq!(by_fields.dbname.as_deref(), Some("app"));
     assert_eq!(by_fields.tls, Some(source::postgres::Tls::VerifyFull));
     assert_eq!(by_fields.ca_file.as_deref(), Some(Path::new("ca.pem")));
+    let path = |path: &'static str| Some(Path::new(path));
+    assert_eq!(by_fields.client_cert_file.as_deref(), path("me.pem"));
+    assert_eq!(by_fields.client_key_file.as_deref(), path("me.key"));
     assert_eq!(by_fields.schema, "my outbox");
     assert_eq!(by_fields.pooler, source::postgres::Pooler::Transaction);
     assert!(!by_fields.listen, "a pooler rules LISTEN out");
@@ -108,7 +111,7 @@ fn nats_of(lines: &str) -> sink::nats::Options {
     let config = load(&format!(
         "[databases.orders]\nurl = \"sqlite://x\"\n{nats}{lines}\n{ROUTE}"
     ));
-    nats_options("events", &config.sinks["events"]).expect("options")
+    nats_options("events", &config.sinks["events"], &config).expect("options")
 }
 
 #[test]
@@ -119,16 +122,19 @@ fn keys_of_a_nats_sink() {
     assert_eq!(plain.stream, "EVENTS");
     assert_eq!(plain.subject, "events.{kind}");
     assert_eq!(plain.mode, sink::nats::Mode::Auto);
-    assert!(!plain.tls && !plain.create_stream);
+    assert_eq!((plain.tls, plain.create_stream), (None, false));
 
     let full = nats_of(
-        "user = \"u\"\npassword = \"p@ss/w?rd#%:&\"\ntls = true\nca_file = \"ca.pem\"\ncreate_stream = true\n\
+        "user = \"u\"\npassword = \"p@ss/w?rd#%:&\"\ntls = true\nca_file = \"ca.pem\"\n\
+         client_cert_file = \"me.pem\"\nclient_key_file = \"me.key\"\ncreate_stream = true\n\
          subject = \"e.{source}.{kind}\"\nmode = \"single\"",
     );
     assert_eq!(full.user.as_deref(), Some("u"));
     assert_eq!(text(&full.password), Some("p@ss/w?rd#%:&"));
-    assert!(full.tls && full.create_stream);
+    assert_eq!((full.tls, full.create_stream), (Some(true), true));
     assert_eq!(full.ca_file.as_deref(), Some(Path::new("ca.pem")));
+    assert_eq!(full.client_cert_file.as_deref(), Some(Path::new("me.pem")));
+    assert_eq!(full.client_key_file.as_deref(), Some(Path::new("me.key")));
     assert_eq!(full.subject, "e.{source}.{kind}");
     assert_eq!(full.mode, sink::nats::Mode::Single);
 
@@ -154,11 +160,10 @@ fn credentials_in_a_broker_url_are_taken_out_of_it() {
         )),
         ..Sink::default()
     };
-    let options = nats_options("events", &sink).expect("options");
+    let options = nats_options("events", &sink, &Config::default()).expect("options");
     assert_eq!(options.url, "nats://a:4222,tls://b:4222");
     assert_eq!(options.user.as_deref(), Some("u"));
     assert_eq!(text(&options.password), Some("p@ss"));
-    assert!(options.tls, "one URL asks for it");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use secrecy::ExposeSecret;
 
 use super::Findings;
 use crate::config::address::DatabaseAddress;
-use crate::config::{Config, Database, Wake, build};
+use crate::config::{Config, Database, Tls, Wake, build};
 
 impl Findings<'_> {
     pub(super) fn database(&mut self, name: &str, database: &Database, config: &Config) {
@@ -59,6 +59,8 @@ impl Findings<'_> {
         }
         // What the source itself refuses, once there is nothing to say about the fields.
         if self.problems.len() == before
+            && self.sound
+            && self.broken.spares(&section)
             && let Err(refusal) = build::outbox(name, database, config)
         {
             self.problems.extend(refusal.problems);
@@ -77,11 +79,13 @@ impl Findings<'_> {
 
     /// Keys that an SQLite file has no use for.
     fn sqlite(&mut self, section: &str) {
-        const NOT_FOR_SQLITE: [&str; 9] = [
+        const NOT_FOR_SQLITE: [&str; 11] = [
             "password",
             "password_file",
             "tls",
             "ca_file",
+            "client_cert_file",
+            "client_key_file",
             "schema",
             "gap_guard",
             "wake",
@@ -113,7 +117,7 @@ impl Findings<'_> {
                 );
             }
         }
-        for key in ["tls", "ca_file"] {
+        for key in ["tls", "ca_file", "client_cert_file", "client_key_file"] {
             if with_tls && self.is_given(section, key) {
                 self.add(
                     &format!("{section}.{key}"),
@@ -121,6 +125,7 @@ impl Findings<'_> {
                 );
             }
         }
+        self.encryption(section, database);
         if database.schema.is_empty()
             || database.schema.len() > 63
             || database.schema.contains('\0')
@@ -148,6 +153,33 @@ impl Findings<'_> {
                     "with {other} nothing would wake a quiet database; it needs wake = \"auto\" and pooler = \
                      \"none\""
                 ),
+            );
+        }
+    }
+
+    /// Files that would have no effect, which nobody would notice.
+    fn encryption(&mut self, section: &str, database: &Database) {
+        self.pair(section, "client_cert_file", "client_key_file");
+        let unchecked = match database.tls {
+            Some(Tls::Disable) => "disable",
+            Some(Tls::Prefer) => "prefer",
+            Some(Tls::Require) => "require",
+            Some(Tls::VerifyCa | Tls::VerifyFull) | None => return,
+        };
+        let plain = database.tls == Some(Tls::Disable);
+        if self.is_given(section, "ca_file") {
+            self.add(
+                &format!("{section}.ca_file"),
+                format_args!(
+                    "with tls = \"{unchecked}\" no certificate is checked; set tls to \"verify-full\", or \
+                     leave it out"
+                ),
+            );
+        }
+        if plain && self.is_given(section, "client_cert_file") {
+            self.add(
+                &format!("{section}.client_cert_file"),
+                "with tls = \"disable\" no certificate is shown; set tls to \"verify-full\", or leave it out",
             );
         }
     }

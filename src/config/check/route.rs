@@ -24,6 +24,9 @@ impl Findings<'_> {
             self.add(&section, "no sinks: set `sinks`");
         }
         for (index, sink) in route.sinks.iter().enumerate() {
+            if !self.broken.spares(&format!("sinks.{sink}")) {
+                continue;
+            }
             if !config.sinks.contains_key(sink) {
                 let known: Vec<&str> = config.sinks.keys().map(String::as_str).collect();
                 let known = match known.as_slice() {

@@ -43,7 +43,9 @@ impl Findings<'_> {
         }
         // What the sink itself refuses (a bad stream name, a bad subject), once the fields are all there.
         if self.problems.len() == before
-            && let Err(refusal) = build::sink(name, sink)
+            && self.sound
+            && self.broken.spares(&section)
+            && let Err(refusal) = build::sink(name, sink, config)
         {
             self.problems.extend(refusal.problems);
         }
@@ -53,7 +55,8 @@ impl Findings<'_> {
     fn limits(&mut self, section: &str, sink: &Sink, config: &Config) {
         self.spans(section, &[("publish_timeout", Some(sink.publish_timeout))]);
         let longest = config.lease.ttl.0.saturating_sub(SAFETY_MARGIN);
-        if config.lease.ttl.0 >= SHORTEST_TTL && sink.publish_timeout.0 >= longest {
+        let sound = self.broken.spares("lease") && config.lease.ttl.0 >= SHORTEST_TTL;
+        if sound && sink.publish_timeout.0 >= longest {
             self.add(
                 &format!("{section}.publish_timeout"),
                 format_args!(
@@ -97,6 +100,15 @@ impl Findings<'_> {
         if sink.subject.trim().is_empty() {
             self.add(&format!("{section}.subject"), "it is empty");
         }
+        self.pair(section, "client_cert_file", "client_key_file");
+        for key in ["ca_file", "client_cert_file"] {
+            if sink.tls == Some(false) && self.is_given(section, key) {
+                self.add(
+                    &format!("{section}.{key}"),
+                    "with tls = false everything goes in plain text; set tls = true, or leave it out",
+                );
+            }
+        }
         let Some(url) = &sink.url else {
             self.add(section, "a nats sink needs `url`");
             return;
@@ -107,6 +119,12 @@ impl Findings<'_> {
                 self.add(
                     &format!("{section}.url"),
                     format_args!("invalid url for sink {name}{words}"),
+                );
+            }
+            Ok(address) if address.tls && sink.tls == Some(false) => {
+                self.add(
+                    &format!("{section}.tls"),
+                    "the url asks for encryption (tls://) and this refuses it; keep one",
                 );
             }
             Ok(address) if address.user.is_some() || address.token.is_some() => {
@@ -128,18 +146,11 @@ impl Findings<'_> {
     pub(super) fn same_destination_twice(&mut self, config: &Config) {
         let mut seen: BTreeMap<String, &str> = BTreeMap::new();
         for (name, sink) in &config.sinks {
-            let destination = match (sink.kind, &sink.url, &sink.stream, &sink.path) {
-                (Some(SinkType::Nats), Some(url), Some(stream), _) => {
-                    match NatsAddress::parse(url.expose_secret()) {
-                        Ok(address) => format!("{} {stream}", address.servers),
-                        Err(_) => continue,
-                    }
-                }
-                (Some(SinkType::File), _, _, Some(path)) => path.display().to_string(),
-                (Some(SinkType::Stdout), ..) => "standard output".to_owned(),
-                _ => continue,
-            };
-            if let Some(first) = seen.insert(destination, name) {
+            let mut first = None;
+            for destination in destinations(sink) {
+                first = first.or(seen.insert(destination, name));
+            }
+            if let Some(first) = first {
                 self.add(
                     &format!("sinks.{name}"),
                     format_args!(
@@ -149,5 +160,23 @@ impl Findings<'_> {
                 );
             }
         }
+    }
+}
+
+/// What a sink writes to, by each of its names: one stream is reached through any of its servers.
+fn destinations(sink: &Sink) -> Vec<String> {
+    match (sink.kind, &sink.url, &sink.stream, &sink.path) {
+        (Some(SinkType::Nats), Some(url), Some(stream), _) => {
+            match NatsAddress::parse(url.expose_secret()) {
+                Ok(address) => address
+                    .hosts()
+                    .map(|host| format!("{host} {stream}"))
+                    .collect(),
+                Err(_) => Vec::new(),
+            }
+        }
+        (Some(SinkType::File), _, _, Some(path)) => vec![path.display().to_string()],
+        (Some(SinkType::Stdout), ..) => vec!["standard output".to_owned()],
+        _ => Vec::new(),
     }
 }

@@ -326,6 +326,7 @@ fn forbidden_subject<'a>(words: &'a str, verb: &str) -> Option<&'a str> {
 
 fn refusal(target: &Target, error: ConnectError) -> SinkError {
     let servers = target.shown();
+    let words = in_full(&error);
     let message = match error.kind() {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
             format!("{servers} refused the credentials: check user, password, token or creds_file")
@@ -333,18 +334,47 @@ fn refusal(target: &Target, error: ConnectError) -> SinkError {
         ConnectErrorKind::TimedOut => {
             format!("{servers} did not answer within {CONNECT_TIMEOUT:?}")
         }
-        ConnectErrorKind::Dns => format!("{servers}: the name has no address: {error}"),
-        ConnectErrorKind::Tls => format!("{servers}: no TLS connection: {error}"),
-        // An unknown authority comes as an I/O error from the middle of the handshake.
-        _ if !target.wants_tls() && error.to_string().contains("invalid peer certificate") => {
+        ConnectErrorKind::Dns => format!("{servers}: the name has no address: {words}"),
+        // What goes wrong in the middle of the handshake comes as an I/O error.
+        _ if words.contains("invalid peer certificate") && !target.wants_tls() => {
             format!("{servers} asks for TLS: set tls = true (and ca_file for a private authority)")
         }
-        _ => format!("{servers} cannot be connected to: {error}"),
+        _ if words.contains("invalid peer certificate") => {
+            format!(
+                "{servers}: the server's certificate is not accepted: {words}{}",
+                crate::tls::mend(&words)
+            )
+        }
+        // The greeting of a server that speaks no TLS is no part of a handshake.
+        _ if target.wants_tls() && words.contains("corrupt message") => format!(
+            "{servers} offers no TLS, so nothing was sent: turn TLS on at the server, or set tls = false to send \
+             everything, credentials too, in plain text"
+        ),
+        _ if words.contains("received fatal alert") => format!(
+            "{servers} refused the TLS handshake (does it ask for a certificate? set client_cert_file and \
+             client_key_file): {words}"
+        ),
+        ConnectErrorKind::Tls => format!("{servers}: no TLS connection: {words}"),
+        _ => format!("{servers} cannot be connected to: {words}"),
     };
     SinkError {
         message,
         source: Some(Box::new(error)),
     }
+}
+
+/// An error with its causes.
+fn in_full(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        cause = error.source();
+    }
+    words
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use crate::sink::SinkError;
 /// Limit for one request to the JetStream API.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A dedupe window shorter than this forgets an event before an unknown outcome is repeated.
-const SHORTEST_WINDOW: Duration = Duration::from_secs(120);
+/// What servers take for a stream that says nothing about its dedupe window.
+const USUAL_WINDOW: Duration = Duration::from_secs(120);
 
 const STREAM_NOT_FOUND: u32 = 10_059;
 const STREAM_NAME_IN_USE: u32 = 10_058;
@@ -76,7 +76,12 @@ impl Stream {
 
     /// Creates a stream for `subjects`, with ordered batches where the server has them. When somebody else was
     /// quicker, theirs is taken.
-    pub(super) async fn create(link: &Link, name: &str, subjects: &str) -> Result<Self, SinkError> {
+    pub(super) async fn create(
+        link: &Link,
+        name: &str,
+        subjects: &str,
+        repeats_within: Duration,
+    ) -> Result<Self, SinkError> {
         let api = format!("STREAM.CREATE.{name}");
         let mut config = json!({
             "name": name,
@@ -84,6 +89,7 @@ impl Stream {
             "storage": "file",
             "retention": "limits",
             "allow_batched": true,
+            "duplicate_window": whole_seconds(repeats_within.max(USUAL_WINDOW)).as_nanos() as u64,
         });
         let mut created = ask(link, &api, config.to_string().into_bytes()).await?;
         if matches!(&created, Err(error) if error.err_code == INVALID_JSON) {
@@ -124,18 +130,20 @@ impl Stream {
     ///
     /// A maximum age is no finding: it is how streams are usually trimmed, and it takes no event before its
     /// time whatever the policy.
-    pub(super) fn findings(&self, max_payload: usize) -> Vec<String> {
+    pub(super) fn findings(&self, max_payload: usize, repeats_within: Duration) -> Vec<String> {
         let config = &self.config;
         let name = &config.name;
         let mut found = Vec::new();
         if let Err(unusable) = self.usable() {
             found.push(unusable.message);
         }
-        if config.duplicate_window() < SHORTEST_WINDOW {
+        if config.duplicate_window() < repeats_within {
             found.push(format!(
-                "stream {name} remembers message ids for {:?} only: events repeated later than that are stored \
-                 twice, so set duplicate_window to {SHORTEST_WINDOW:?} or more",
-                config.duplicate_window()
+                "stream {name} remembers message ids for {:?} only, and after a crash or a lost answer an event is \
+                 sent again up to {:?} later (the lease, publish_timeout and the longest pause): it would be \
+                 stored twice, so set duplicate_window to that or more, or lease.ttl lower",
+                config.duplicate_window(),
+                whole_seconds(repeats_within)
             ));
         }
         let limits: Vec<String> = [
@@ -174,6 +182,10 @@ impl Stream {
         }
         found
     }
+}
+
+fn whole_seconds(span: Duration) -> Duration {
+    Duration::from_secs(span.as_millis().div_ceil(1_000) as u64)
 }
 
 /// Names of the streams that take `subject`; there is at most one, unless subjects are mapped.
@@ -251,6 +263,7 @@ mod tests {
     }
 
     const TWO_MINUTES: u64 = 120_000_000_000;
+    const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_sound_stream_has_no_findings() {
@@ -259,7 +272,14 @@ mod tests {
                 "max_age": 1_000, "max_msg_size": -1, "duplicate_window": TWO_MINUTES, "new_field": [1]}),
             0,
         );
-        assert_eq!(sound.findings(1 << 20), Vec::<String>::new());
+        assert_eq!(sound.findings(1 << 20, MINUTE), Vec::<String>::new());
+        // A longer lease asks for a longer memory.
+        let found = sound.findings(1 << 20, Duration::from_millis(120_001));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].contains("for 120s only") && found[0].contains("121s later"),
+            "{found:?}"
+        );
         assert!(!sound.config.allow_batched && !sound.config.allow_atomic);
     }
 
@@ -287,12 +307,12 @@ mod tests {
             let mut config = base.clone();
             let fields = config.as_object_mut().unwrap();
             fields.extend(change.as_object().unwrap().clone());
-            let found = stream(config, 0).findings(1 << 20);
+            let found = stream(config, 0).findings(1 << 20, MINUTE);
             assert_eq!(found.len(), 1, "{change}: {found:?}");
             assert!(found[0].contains(words), "{found:?}");
         }
         let full = json!({"name": "E", "discard": "new", "max_msgs": 3,
             "duplicate_window": TWO_MINUTES});
-        assert!(stream(full, 0).findings(1 << 20).is_empty());
+        assert!(stream(full, 0).findings(1 << 20, MINUTE).is_empty());
     }
 }

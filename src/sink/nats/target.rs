@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_nats::{ConnectOptions, ServerAddr};
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::Options;
+use crate::files;
 use crate::sink::SinkError;
 
 /// Servers and credentials, checked; secrets in files are read for each connection.
@@ -17,6 +18,7 @@ use crate::sink::SinkError;
 pub(super) struct Target {
     pub(super) servers: Vec<ServerAddr>,
     options: Options,
+    wants_tls: bool,
 }
 
 impl Target {
@@ -40,7 +42,11 @@ impl Target {
         // From here on nothing may print it.
         options.url = shown(&servers);
         check_credentials(&options)?;
-        Ok(Self { servers, options })
+        Ok(Self {
+            wants_tls: demands_tls(&options, &servers)?,
+            servers,
+            options,
+        })
     }
 
     /// The servers, for messages.
@@ -66,29 +72,111 @@ impl Target {
                 source: None,
             })?;
         }
-        let wants_tls = options.tls
-            || options.ca_file.is_some()
-            || self.servers.iter().any(ServerAddr::tls_required);
-        let ca_file = options.ca_file.clone();
-        let tls = tokio::task::spawn_blocking(move || {
-            let roots = if wants_tls {
-                trusted(ca_file.as_deref())?
-            } else {
-                RootCertStore::empty()
-            };
-            client_config(roots)
-        });
-        let tls = tls
-            .await
-            .map_err(|error| failed("certificates could not be read".to_owned(), error))??;
+        let (roots, identity) = if self.wants_tls {
+            (self.trusted().await?, self.identity().await?)
+        } else {
+            (RootCertStore::empty(), None)
+        };
         // Given even when plain text is asked for: a server may insist on TLS, and async-nats would then use
         // rustls's process-wide provider, which is ambiguous (a panic) when two are compiled in.
-        Ok(connect.require_tls(wants_tls).tls_client_config(tls))
+        let tls = client_config(roots, identity)?;
+        Ok(connect
+            .require_tls(self.wants_tls)
+            .tls_client_config(tls)
+            // Where to connect is for the configuration to say, not for whoever answers first.
+            .ignore_discovered_servers())
     }
 
-    /// Was TLS asked for? A connection without it then fails.
+    /// Is TLS demanded? A connection without it then fails, before anything secret is sent.
     pub(super) fn wants_tls(&self) -> bool {
-        self.options.tls || self.options.ca_file.is_some()
+        self.wants_tls
+    }
+
+    /// The given authority, or the system's.
+    async fn trusted(&self) -> Result<RootCertStore, SinkError> {
+        let mut roots = RootCertStore::empty();
+        if let Some(file) = &self.options.ca_file {
+            for certificate in certificates(file).await? {
+                roots.add(certificate).map_err(|error| {
+                    failed(
+                        format!("{} cannot be trusted: {error}", file.display()),
+                        error,
+                    )
+                })?;
+            }
+            return Ok(roots);
+        }
+        // Some of the system's files may be unreadable; the rest still counts.
+        let found = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs)
+            .await
+            .map_err(|error| failed("certificates could not be read".to_owned(), error))?;
+        roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            return Err(SinkError::new(
+                "no certificate authority found in the system: set ca_file",
+            ));
+        }
+        Ok(roots)
+    }
+
+    /// The certificate to show, with its key.
+    async fn identity(&self) -> Result<Option<Identity>, SinkError> {
+        let options = &self.options;
+        let (Some(chain), Some(key)) = (&options.client_cert_file, &options.client_key_file) else {
+            return Ok(None);
+        };
+        let text = pem(key, "private key").await?;
+        let found = PrivateKeyDer::from_pem_slice(&text);
+        // The cause stays out: its words are about the key's text.
+        let key = found.map_err(|_| {
+            SinkError::new(format!("{} holds no usable private key", key.display()))
+        })?;
+        Ok(Some((certificates(chain).await?, key)))
+    }
+}
+
+/// A certificate with those that vouch for it, and its key.
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+async fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, SinkError> {
+    let text = pem(file, "certificate").await?;
+    CertificateDer::pem_slice_iter(&text)
+        .collect::<Result<_, _>>()
+        .map_err(|error| {
+            failed(
+                format!("{} holds no usable certificate: {error}", file.display()),
+                error,
+            )
+        })
+}
+
+async fn pem(file: &Path, kind: &'static str) -> Result<Vec<u8>, SinkError> {
+    let path = file.to_owned();
+    let read = files::aside(move || files::pem(&path, kind)).await;
+    let read = read.unwrap_or_else(|error| Err((error.to_string(), error)));
+    read.map_err(|(words, error)| failed(words, error))
+}
+
+/// Is TLS demanded, by word or because something could leave the machine?
+fn demands_tls(options: &Options, servers: &[ServerAddr]) -> Result<bool, SinkError> {
+    let refuse = |words: &str| Err(SinkError::new(words));
+    if options.client_cert_file.is_some() != options.client_key_file.is_some() {
+        return refuse("client_cert_file and client_key_file belong together: one is missing");
+    }
+    let by_file = options.ca_file.is_some() || options.client_cert_file.is_some();
+    let by_url = servers.iter().any(ServerAddr::tls_required);
+    match options.tls {
+        Some(false) if by_url => {
+            refuse("the url asks for TLS and tls = false refuses it: keep one")
+        }
+        Some(false) if by_file => {
+            refuse("with tls = false nothing is encrypted and certificates have no use: keep one")
+        }
+        Some(demanded) => Ok(demanded),
+        None => {
+            let leaves = |addr: &ServerAddr| !crate::tls::is_loopback(addr.host());
+            Ok(by_url || by_file || servers.iter().any(leaves))
+        }
     }
 }
 
@@ -180,58 +268,36 @@ async fn secret(
 ) -> Result<Option<String>, SinkError> {
     match (given, file) {
         (Some(secret), _) => Ok(Some(secret.expose_secret().to_owned())),
-        // Editors end a file with a line end that no password has.
-        (None, Some(file)) => Ok(Some(
-            read(file).await?.trim_end_matches(['\r', '\n']).to_owned(),
-        )),
+        (None, Some(file)) => Ok(Some(read(file).await?)),
         (None, None) => Ok(None),
     }
 }
 
 async fn read(file: &Path) -> Result<String, SinkError> {
-    tokio::fs::read_to_string(file)
-        .await
+    let path = file.to_owned();
+    let read = files::aside(move || files::secret(&path)).await;
+    read.flatten()
         .map_err(|error| failed(format!("{} cannot be read: {error}", file.display()), error))
 }
 
-/// The given authority, or the system's.
-fn trusted(ca_file: Option<&Path>) -> Result<RootCertStore, SinkError> {
-    let mut roots = RootCertStore::empty();
-    if let Some(file) = ca_file {
-        let unusable = |error: rustls::pki_types::pem::Error| {
-            failed(
-                format!("{} holds no usable certificate: {error}", file.display()),
-                error,
-            )
-        };
-        for certificate in CertificateDer::pem_file_iter(file).map_err(unusable)? {
-            let added = roots.add(certificate.map_err(unusable)?);
-            added.map_err(|error| {
-                failed(
-                    format!("{} cannot be trusted: {error}", file.display()),
-                    error,
-                )
-            })?;
-        }
-    } else {
-        // Some of the system's files may be unreadable; the rest still counts.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    }
-    if roots.is_empty() {
-        let from = ca_file.map_or("the system".to_owned(), |file| file.display().to_string());
-        return Err(SinkError::new(format!(
-            "no certificate authority found in {from}: set ca_file"
-        )));
-    }
-    Ok(roots)
-}
-
-fn client_config(roots: RootCertStore) -> Result<ClientConfig, SinkError> {
+fn client_config(
+    roots: RootCertStore,
+    identity: Option<Identity>,
+) -> Result<ClientConfig, SinkError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| failed(format!("TLS is not usable: {error}"), error))?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+        .map_err(|error| failed(format!("TLS is not usable: {error}"), error))?
+        .with_root_certificates(roots);
+    match identity {
+        None => Ok(builder.with_no_client_auth()),
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| {
+            failed(
+                format!("client_cert_file and client_key_file do not fit: {error}"),
+                error,
+            )
+        }),
+    }
 }
 
 fn failed(message: String, error: impl std::error::Error + Send + Sync + 'static) -> SinkError {
@@ -292,5 +358,51 @@ mod tests {
         two_ways.creds_file = Some("x".into());
         two_ways.token = Some(SecretString::from("t"));
         assert!(Target::new(two_ways).is_err());
+    }
+
+    #[test]
+    fn plain_text_leaves_the_machine_only_when_that_is_said() {
+        let demands = |url: &str, change: fn(&mut Options)| {
+            let mut options = options(url);
+            change(&mut options);
+            Target::new(options).map(|target| target.wants_tls())
+        };
+        for (url, demanded) in [
+            ("nats://127.0.0.1", false),
+            ("nats://localhost:4222,nats://[::1]", false),
+            ("nats://broker", true),
+            ("nats://10.0.0.7", true),
+            ("nats://0.0.0.0", true),
+            ("nats://localhost,nats://broker", true),
+            ("tls://127.0.0.1", true),
+            ("tls://127.0.0.1,nats://127.0.0.1:1", true),
+        ] {
+            assert_eq!(demands(url, |_| ()).ok(), Some(demanded), "{url}");
+            let always = demands(url, |options| options.tls = Some(true));
+            assert_eq!(always.ok(), Some(true), "{url}");
+            let plain = demands(url, |options| options.tls = Some(false));
+            let expected = (!url.contains("tls://")).then_some(false);
+            assert_eq!(plain.ok(), expected, "{url}");
+        }
+        let files: [fn(&mut Options); 2] = [
+            |options| options.ca_file = Some("x".into()),
+            |options| {
+                options.client_cert_file = Some("x".into());
+                options.client_key_file = Some("x".into());
+            },
+        ];
+        for change in files {
+            let demanded = demands("nats://127.0.0.1", change);
+            assert!(demanded.expect("sound"), "a file asks for it");
+        }
+        let both = demands("nats://127.0.0.1", |options| {
+            options.ca_file = Some("x".into());
+            options.tls = Some(false);
+        });
+        assert!(both.is_err());
+        let half = demands("nats://a", |options| {
+            options.client_key_file = Some("x".into())
+        });
+        assert!(half.is_err());
     }
 }

@@ -5,11 +5,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
-use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, Row};
 
 use super::error::{self, failure};
-use super::{Options, Pooler, Tls};
+use super::tls::{self, UrlSays};
+use super::{Options, Pooler};
+use crate::files;
 use crate::source::{SourceError, SourceErrorKind};
 
 /// Limit for one attempt to connect, greeting and first question included.
@@ -49,6 +51,7 @@ pub(super) fn check(options: &Options) -> Result<(), SourceError> {
             "database {name}: give password or password_file, not both"
         ));
     }
+    tls::check(options)?;
     if options.max_connections == 0 {
         return refuse(format!(
             "database {name}: max_connections must be at least 1"
@@ -79,8 +82,58 @@ fn parse(name: &str, url: &str) -> Result<PgConnectOptions, SourceError> {
     if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
         return Err(invalid());
     }
+    // The driver would pass over a word that it does not know, and write its value into the log.
+    if words(url).any(|word| !KNOWN.contains(&word) && !word.starts_with("options[")) {
+        return Err(SourceError::new(
+            SourceErrorKind::Unusable,
+            format!(
+                "invalid url for database {name}: a word after `?` is not known; there is {}",
+                KNOWN.join(", ")
+            ),
+        ));
+    }
     // The parser's own error is dropped: it may quote what it did not understand.
     PgConnectOptions::from_str(url).map_err(|_| invalid())
+}
+
+/// What the driver understands after the `?` of a URL and what makes sense here.
+const KNOWN: [&str; 17] = [
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+];
+
+/// The words after the `?` of a URL.
+fn words(url: &str) -> impl Iterator<Item = &str> {
+    let query = url.split('#').next().and_then(|url| url.split_once('?'));
+    let query = query.map_or("", |(_, query)| query);
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').map_or(pair, |(word, _)| word))
+}
+
+/// What a URL says about encryption.
+pub(super) fn says(url: &str) -> UrlSays {
+    let any = |known: &[&str]| words(url.trim()).any(|word| known.contains(&word));
+    UrlSays {
+        mode: any(&["sslmode", "ssl-mode"]),
+        authority: any(&["sslrootcert", "ssl-root-cert", "ssl-ca"]),
+    }
 }
 
 /// Settings of the relay's sessions beside their time limits.
@@ -139,10 +192,17 @@ pub(super) async fn options(
     purpose: Purpose,
 ) -> Result<PgConnectOptions, SourceError> {
     let name = &options.name;
-    let mut connect = match (&options.url, &options.url_file) {
-        (Some(url), _) => parse(name, url.expose_secret())?,
-        (None, Some(file)) => parse(name, &secret(name, "url_file", file).await?)?,
-        (None, None) => PgConnectOptions::new_without_pgpass(),
+    let text = match (&options.url, &options.url_file) {
+        (Some(url), _) => Some(url.clone()),
+        (None, Some(file)) => Some(secret(name, "url_file", file).await?.into()),
+        (None, None) => None,
+    };
+    let (mut connect, url) = match &text {
+        Some(text) => {
+            let text = text.expose_secret();
+            (parse(name, text)?, says(text))
+        }
+        None => (PgConnectOptions::new_without_pgpass(), UrlSays::default()),
     };
     if let Some(host) = &options.host {
         connect = connect.host(host);
@@ -162,18 +222,15 @@ pub(super) async fn options(
     if let Some(dbname) = &options.dbname {
         connect = connect.database(dbname);
     }
-    if let Some(tls) = options.tls {
-        connect = connect.ssl_mode(match tls {
-            Tls::Disable => PgSslMode::Disable,
-            Tls::Prefer => PgSslMode::Prefer,
-            Tls::Require => PgSslMode::Require,
-            Tls::VerifyCa => PgSslMode::VerifyCa,
-            Tls::VerifyFull => PgSslMode::VerifyFull,
-        });
+    // Of a URL the driver keeps the brackets, and would look for a certificate with them.
+    let host = connect.get_host().to_owned();
+    if let Some(address) = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
+        connect = connect.host(address);
     }
-    if let Some(ca) = &options.ca_file {
-        connect = connect.ssl_root_cert(ca);
-    }
+    connect = tls::apply(options, url, connect).await?;
     connect = connect
         .application_name("outboxd")
         // Never needed here, and a pooler refuses to be told.
@@ -191,7 +248,9 @@ pub(super) async fn options(
 }
 
 async fn secret(name: &str, what: &str, file: &Path) -> Result<String, SourceError> {
-    let text = tokio::fs::read_to_string(file).await.map_err(|cause| {
+    let path = file.to_owned();
+    let read = files::aside(move || files::secret(&path)).await;
+    read.flatten().map_err(|cause| {
         SourceError::new(
             SourceErrorKind::Unusable,
             format!(
@@ -199,9 +258,7 @@ async fn secret(name: &str, what: &str, file: &Path) -> Result<String, SourceErr
                 file.display()
             ),
         )
-    })?;
-    // Editors end files with a line end; a secret does not begin or end with one.
-    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+    })
 }
 
 /// Connects and asks the server two questions: are my settings in force, and who are you?
@@ -257,8 +314,35 @@ async fn greet(connection: &mut PgConnection) -> Result<(i64, String), sqlx::Err
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::source::PublishedKeep;
+
+    /// Options without an address.
+    pub(in super::super) fn options() -> Options {
+        Options {
+            name: "orders".into(),
+            url: None,
+            url_file: None,
+            host: None,
+            port: None,
+            user: None,
+            password: None,
+            password_file: None,
+            dbname: None,
+            tls: None,
+            ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
+            schema: "outbox".into(),
+            pooler: Pooler::None,
+            listen: true,
+            keep: PublishedKeep::Full,
+            shards: 16,
+            max_connections: 4,
+            statement_timeout: Duration::from_secs(5),
+        }
+    }
 
     #[test]
     fn a_bad_url_is_refused_without_a_word_of_it() {
@@ -268,6 +352,8 @@ mod tests {
             "hunter2",
             "",
             "postgres://u:p@h/d?sslmode=hunter2",
+            "postgres://u:p@h/d?pasword=hunter2",
+            "postgres://u:p@h/d?hunter2",
         ] {
             let refused = parse("orders", url).err().map(|e| format!("{e} {e:?}"));
             let words = refused.unwrap_or_default();

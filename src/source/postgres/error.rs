@@ -1,5 +1,6 @@
 //! What a failed call means for the caller, by SQLSTATE.
 
+use super::tls;
 use crate::source::{SourceError, SourceErrorKind};
 
 /// What to say when something between the relay and the server swaps sessions.
@@ -24,8 +25,7 @@ pub(super) fn failure(database: &str, what: &str, error: sqlx::Error) -> Failure
             let reason = by_hint(&code, answer.message(), answer.table());
             (kind, reason, broken, all_broken)
         }
-        sqlx::Error::Tls(cause) => {
-            let reason = format!("encryption failed: {cause}");
+        _ if let Some(reason) = tls::refusal(&error) => {
             (SourceErrorKind::Unusable, reason, true, false)
         }
         sqlx::Error::Configuration(_) | sqlx::Error::InvalidArgument(_) => {
@@ -41,9 +41,11 @@ pub(super) fn failure(database: &str, what: &str, error: sqlx::Error) -> Failure
         }
         _ => (SourceErrorKind::Unavailable, error.to_string(), true, true),
     };
+    let said = SourceError::new(kind, format!("database {database}: {what}: {reason}"));
+    let has_all = tls::refusal(&error).is_some();
     Failure {
-        error: SourceError::new(kind, format!("database {database}: {what}: {reason}"))
-            .caused_by(error),
+        // The words about encryption hold the cause's own already.
+        error: if has_all { said } else { said.caused_by(error) },
         broken,
         all_broken,
     }

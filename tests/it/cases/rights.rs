@@ -9,9 +9,7 @@ use sqlx::migrate::Migrator;
 
 use super::bench::{LONG, Place, execute, numbers};
 use crate::cli_bin::Workplace;
-use crate::postgres_fixture::{
-    Role, another, grants, migrate, number, owner, refusal, text,
-};
+use crate::postgres_fixture::{Role, another, grants, migrate, number, owner, refusal, text};
 use crate::support::{eventually, postgres};
 
 mod failover;

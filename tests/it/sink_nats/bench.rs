@@ -26,12 +26,15 @@ pub fn options(url: impl Into<String>) -> Options {
         token: None,
         token_file: None,
         creds_file: None,
-        tls: false,
+        tls: None,
         ca_file: None,
+        client_cert_file: None,
+        client_key_file: None,
         stream: "EVT".to_owned(),
         create_stream: false,
         subject: "evt.{kind}".to_owned(),
         mode: Mode::Auto,
+        repeats_within: Duration::from_secs(30),
     }
 }
 

@@ -84,7 +84,7 @@ async fn servers_that_cannot_do_it_are_told_apart() {
     );
     let plain = nats::Server::start().await;
     let tls = refusal(Options {
-        tls: true,
+        tls: Some(true),
         ..options(plain.url())
     })
     .await;

@@ -59,6 +59,8 @@ pub fn options(url: &str) -> Options {
         dbname: None,
         tls: None,
         ca_file: None,
+        client_cert_file: None,
+        client_key_file: None,
         schema: "outbox".into(),
         pooler: Pooler::None,
         listen: true,
