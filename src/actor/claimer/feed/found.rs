@@ -88,6 +88,7 @@ impl Feed {
                     && !self.is_known(head.seq)
                     && !self.cursor.gaps().contains(head.seq)
                     && !self.parked.overflowed()
+                    && !self.forgotten
                     && self.routes.to_sink(&head.kind, &self.sink).is_some()
             })
             .map(|head| head.seq)
@@ -153,6 +154,7 @@ impl Feed {
             match row.ordering_key.clone() {
                 None => {
                     self.alone.remove(&seq);
+                    self.held_back.remove(&OrderKey::Alone(seq));
                     self.take_alone(row, route, reentered, now, &mut out);
                 }
                 Some(key) => self.late_row(key, row, route, origin, now, &mut out),
@@ -175,7 +177,12 @@ impl Feed {
         let seq = row.seq;
         let reentered = origin == Origin::Command;
         let flow = self.keys.get(&key).map(|state| state.flow.clone());
+        let must_wait = self.must_wait(&row, &route);
+        let halted = self.keys.get(&key).is_some_and(|state| state.halted);
         match flow {
+            None | Some(Flow::Forward) if must_wait => {
+                self.fall_behind(&key, seq, Wait::Paused, now);
+            }
             None | Some(Flow::Forward) if row.due_in.is_zero() && row.body.is_some() => {
                 self.hand_named(key, row, route, reentered, out);
             }
@@ -190,6 +197,12 @@ impl Feed {
                 if let Some(late) = late.filter(|late| *late < seq) {
                     return self.set_behind(&key, late, wait, Wait::Drain);
                 }
+                if must_wait {
+                    return self.set_behind(&key, from, wait, Wait::Paused);
+                }
+                if halted {
+                    return self.set_behind(&key, from, wait, Wait::Drain);
+                }
                 if !row.due_in.is_zero() {
                     let until = Wait::Until(due_at(now, &row));
                     return self.set_behind(&key, from, wait, until);
@@ -199,14 +212,15 @@ impl Feed {
             }
             Some(Flow::Behind {
                 from,
-                wait: wait @ Wait::Until(_),
+                wait: wait @ (Wait::Until(_) | Wait::Paused),
                 ..
-            }) if seq < from => {
-                // A new head: what the key waited for does not concern it.
-                self.set_behind(&key, seq, wait, Wait::Drain);
+            }) if seq < from || reentered => {
+                // A new head, or an operator's word: what the key waited for does not concern it.
+                self.set_behind(&key, seq.min(from), wait, Wait::Drain);
             }
             Some(Flow::Behind { from, wait, .. }) if seq < from => {
-                if row.due_in.is_zero() && row.body.is_some() {
+                let may_go = !must_wait && !halted && row.due_in.is_zero();
+                if may_go && row.body.is_some() {
                     self.hand_named(key, row, route, reentered, out);
                 } else if let Some(state) = self.keys.get_mut(&key) {
                     state.lower_from(seq);
