@@ -4,5 +4,6 @@ mod bench;
 mod chaos;
 mod failures;
 mod life;
+mod operate;
 mod order;
 mod races;
