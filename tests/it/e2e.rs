@@ -6,6 +6,7 @@ mod database;
 mod gaps;
 mod keys;
 mod load;
+mod operate;
 mod poison;
 mod process;
 mod quiet;
