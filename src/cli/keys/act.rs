@@ -67,7 +67,10 @@ pub(super) async fn resume(scene: &Scene, by: &By, out: &Output) -> Result<(), F
     }
     // After the pause, so that what is looked at may go.
     let places = scene.places().await?;
-    let picks: Vec<Pick> = places.iter().filter_map(pick_to_retry).collect();
+    let picks: Vec<Pick> = places
+        .iter()
+        .filter_map(|place| pick_to_retry(place, resumed > 0))
+        .collect();
     let mut retried = 0;
     if !picks.is_empty() {
         retried = patiently(scene.database.admin.hurry(&picks, &by))
@@ -102,15 +105,18 @@ pub(super) async fn resume(scene: &Scene, by: &By, out: &Output) -> Result<(), F
     })
 }
 
-fn pick_to_retry(place: &Place) -> Option<Pick> {
+fn pick_to_retry(place: &Place, resumed: bool) -> Option<Pick> {
     let head = place.head.as_ref()?;
-    match head.waits_for() {
-        WaitsFor::BackOff | WaitsFor::Operator | WaitsFor::Turn => Some(Pick {
-            seq: head.seq,
-            sink: place.sink.clone(),
-        }),
-        WaitsFor::Delay | WaitsFor::Skip => None,
-    }
+    let retry = match head.waits_for() {
+        WaitsFor::BackOff | WaitsFor::Operator => true,
+        // It may back off in the memory of its owner, without a charge; the end of a pause makes it look anyway.
+        WaitsFor::Turn => !resumed,
+        WaitsFor::Delay | WaitsFor::Skip => false,
+    };
+    retry.then(|| Pick {
+        seq: head.seq,
+        sink: place.sink.clone(),
+    })
 }
 
 pub(super) async fn skip(scene: &Scene, args: &Skip, out: &Output) -> Result<(), Failure> {
