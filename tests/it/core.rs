@@ -7,3 +7,4 @@ mod life;
 mod operate;
 mod order;
 mod races;
+mod skip;

@@ -44,13 +44,13 @@ async fn says(service: &Process, what: &str) {
     .await;
 }
 
-/// Waits until an instance has become the owner for the `times`th time: all of a place write one log.
-async fn owned(service: &Process, times: usize) {
-    eventually(LONG, "an instance is the owner", || {
+/// Waits until it was said so many times: all instances of a place write one log.
+async fn says_times(service: &Process, what: &str, times: usize) {
+    eventually(LONG, "it is said so often", || {
         let output = service.output();
         async move {
-            let count = output.matches("database is relayed by this instance");
-            (count.count() == times).then_some(()).ok_or(output)
+            let count = output.matches(what).count();
+            (count == times).then_some(()).ok_or(output)
         }
     })
     .await;
@@ -101,9 +101,10 @@ async fn a_pause_holds_within_a_second_through_a_takeover_until_it_is_resumed() 
     }
     // The owner dies while the pause stands.
     bench.place.outboxd(targets[1].0).code(0);
+    says_times(&first, targets[1].2, 2).await;
     bench.insert(&["k", "l"], 10).await;
     first.kill9();
-    owned(&second, 2).await;
+    says_times(&second, "database is relayed by this instance", 2).await;
     // What would be sent against the pause is sent within milliseconds.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(
@@ -373,7 +374,7 @@ async fn sqlite_pauses_hold_for_the_owner_and_for_whoever_takes_over() {
     assert_eq!(place.lines("events.jsonl").len(), 1);
     first.kill9();
     let second = place.start(&["run"]);
-    owned(&second, 2).await;
+    says_times(&second, "database is relayed by this instance", 2).await;
     let skipped = place
         .outboxd(&["keys", "skip", "k", "--output", "json"])
         .code(0)
