@@ -184,6 +184,11 @@ impl Feed {
         })
     }
 
+    /// The table may hold earlier rows of a key that memory does not know.
+    fn has_more_in_table(&self) -> bool {
+        self.parked.overflowed() || self.forgotten
+    }
+
     fn is_behind(&self, key: &Arc<str>) -> bool {
         self.keys
             .get(key)
@@ -222,7 +227,7 @@ impl Feed {
         };
         let share = self.budget.key_share();
         let new_key = !self.keys.contains_key(&key);
-        let must_look_back = new_key && (self.parked.overflowed() || self.forgotten);
+        let must_look_back = new_key && self.has_more_in_table();
         let must_wait = self.must_wait(&row, &route);
         let room = self.budget.has_room();
         let state = self

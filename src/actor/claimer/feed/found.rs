@@ -64,6 +64,9 @@ impl Feed {
                     self.set_behind(key, *seq, wait, Wait::Drain);
                 }
                 Some(Flow::Behind { .. }) => {}
+                None if self.has_more_in_table() => {
+                    self.fall_behind(key, i64::MIN, Wait::Drain, now);
+                }
                 None | Some(Flow::Forward) => {
                     self.fall_behind(key, *seq, Wait::Reading(1), now);
                     news.push(*seq);
@@ -87,8 +90,7 @@ impl Feed {
                     && !behind
                     && !self.is_known(head.seq)
                     && !self.cursor.gaps().contains(head.seq)
-                    && !self.parked.overflowed()
-                    && !self.forgotten
+                    && !self.has_more_in_table()
                     && self.routes.to_sink(&head.kind, &self.sink).is_some()
             })
             .map(|head| head.seq)
@@ -145,6 +147,10 @@ impl Feed {
                     self.again.insert(seq);
                 }
             }
+            if origin == Origin::Command && seq > self.cursor.at() {
+                // What stands before it in its key is not read yet either: reading forward brings both.
+                continue;
+            }
             self.cursor.gaps_mut().fill(seq);
             let Some(route) = self.wanted(&row) else {
                 continue;
@@ -180,6 +186,10 @@ impl Feed {
         let must_wait = self.must_wait(&row, &route);
         let halted = self.keys.get(&key).is_some_and(|state| state.halted);
         match flow {
+            None if self.has_more_in_table() => {
+                // The table may hold an earlier row of it.
+                self.fall_behind(&key, i64::MIN, Wait::Drain, now);
+            }
             None | Some(Flow::Forward) if must_wait => {
                 self.fall_behind(&key, seq, Wait::Paused, now);
             }
