@@ -15,8 +15,11 @@ mod check;
 mod demo;
 mod discarded;
 mod failure;
+mod keys;
 mod migrate;
+mod operator;
 mod output;
+mod pause;
 mod publish;
 mod run;
 mod show;
@@ -86,6 +89,12 @@ enum Command {
     Status(status::StatusArgs),
     /// Events that were set aside, and what to do with them.
     Discarded(discarded::DiscardedArgs),
+    /// What ordering keys wait for; pause, resume or skip one.
+    Keys(keys::KeysArgs),
+    /// Hold back a source, a sink or a route.
+    Pause(pause::PauseArgs),
+    /// Let a paused source, sink or route go on.
+    Resume(pause::PauseArgs),
     /// The configuration in effect, and what a configuration may say.
     Config(show::ConfigArgs),
 }
@@ -157,6 +166,9 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Publish(args) => publish::run(&cli.global, &args, &out).await,
         Command::Status(args) => status::run(&cli.global, &args, &out).await,
         Command::Discarded(args) => discarded::run(&cli.global, &args, &out).await,
+        Command::Keys(args) => keys::run(&cli.global, &args, &out).await,
+        Command::Pause(args) => pause::run(&cli.global, &args, pause::Action::Pause, &out).await,
+        Command::Resume(args) => pause::run(&cli.global, &args, pause::Action::Resume, &out).await,
         Command::Config(args) => show::run(&cli.global, &args, &out),
     }
 }

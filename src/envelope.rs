@@ -44,6 +44,11 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~')
 }
 
+/// `text` as the header `Outbox-Key` has it.
+pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
+    percent_encoded(text, is_unreserved)
+}
+
 /// `text` with every byte of its UTF-8 form that `keep` refuses written as `%XX` (RFC 3986, section 2.1).
 fn percent_encoded(text: &str, keep: fn(u8) -> bool) -> Cow<'_, str> {
     // Nearly every name and key is made of plain letters.

@@ -136,7 +136,9 @@ async fn livez(State(shown): State<Shown>) -> Response {
 async fn readyz(State(shown): State<Shown>) -> Response {
     let problems = shown.board.ready();
     let ready = problems.is_empty();
-    let body = json!({ "ready": ready, "problems": problems });
+    // Paused is no outage: it shows, and the answer stays what it is.
+    let paused = shown.board.paused();
+    let body = json!({ "ready": ready, "problems": problems, "paused": paused });
     (status(ready), Json(body)).into_response()
 }
 

@@ -17,12 +17,14 @@ use crate::event::{Payload, Timestamp};
 use crate::lease::Lease;
 
 pub use outcome::{DiscardReason, Outcome, Verdict};
+pub use pause::{Pause, Target};
 pub use row::{Body, Row};
 pub use share::{Begun, BegunEvent, Share};
 
 pub mod admin;
 pub mod memory;
 pub mod outcome;
+pub mod pause;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod row;
@@ -30,6 +32,7 @@ mod settlement;
 pub mod share;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod waiting;
 
 /// A database that holds an outbox.
 ///
@@ -115,7 +118,8 @@ pub trait Source: Send + Sync + 'static {
     async fn begun(&self, after: i64, limit: u32) -> Result<Begun, SourceError>;
 
     /// Operators' commands with an id above `after`, ascending. `after = None` returns none, only the
-    /// present mark.
+    /// present mark. The pauses come with it whenever they may have changed since `after`; they are read
+    /// after the commands.
     async fn commands(&self, after: Option<i64>) -> Result<Commands, SourceError>;
 
     /// Takes every shard that is free, expired or already this instance's, in one statement, under fresh tokens.
@@ -256,12 +260,14 @@ pub struct Commands {
     pub mark: i64,
     /// Commands, ascending by id.
     pub items: Vec<Command>,
+    /// Everything that is paused, if that may have changed.
+    pub pauses: Option<Vec<Pause>>,
 }
 
 /// One command of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// These rows re-entered behind the cursor: look at them.
+    /// These rows re-entered behind the cursor, or need no longer wait: look at them.
     Look {
         /// Places.
         seqs: Vec<i64>,

@@ -173,6 +173,18 @@ impl Board {
         problems
     }
 
+    /// What operators hold back, as (database, words). That is no outage: the relay is ready all the same.
+    pub fn paused(&self) -> Vec<Held> {
+        let inner = self.lock();
+        let held = inner.databases.values().flat_map(|database| {
+            database.paused.iter().map(|words| Held {
+                database: database.name.clone(),
+                words: words.clone(),
+            })
+        });
+        held.collect()
+    }
+
     /// A copy of everything.
     pub fn snapshot(&self) -> Snapshot {
         let inner = self.lock();
@@ -275,6 +287,8 @@ pub struct Database {
     pub listening: bool,
     /// Pending kinds that no route takes, at most a few.
     pub unrouted: Vec<String>,
+    /// What operators hold back, in words; of keys only their number. The owner shows it.
+    pub paused: Vec<String>,
 }
 
 /// A shard this instance holds.
@@ -395,6 +409,15 @@ pub struct Problem {
     pub name: String,
     /// Why, in words.
     pub reason: String,
+}
+
+/// Something that operators hold back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// In which database.
+    pub database: String,
+    /// What, by whom, since when, and why.
+    pub words: String,
 }
 
 impl Problem {

@@ -11,6 +11,9 @@ create table {schema}.delivery (
   -- Every sink of the event's route when this mark was made: what must be done before the event may go.
   route text[],
   updated_at timestamptz not null default now(),
+  -- An operator's word that this sink shall not get the event: the owner sets it aside as soon as it is not
+  -- out. It stands here, and is no command, so that no restart and no other owner loses it.
+  skip text,
   primary key (seq, sink)
 );
 

@@ -55,6 +55,22 @@ revoke all on function {schema}.control_order() from public;
 create trigger control_order before insert on {schema}.control
   for each statement execute function {schema}.control_order();
 
+-- What operators hold back. A table of its own beside control, because a pause is state and a command is news:
+-- control is read from a mark on and purged, a pause has to be found whole by whoever takes over, however
+-- long it has stood. A change of it adds the command `pauses` to control, which wakes the owners and makes
+-- them read this table again.
+create table {schema}.pause (
+  scope text not null constraint pause_scope_check check (scope in ('source', 'sink', 'route', 'key')),
+  -- The sink, the route or the ordering key; empty for the source.
+  name text collate "C" not null,
+  -- Of a key: for this sink only; empty for all.
+  sink text collate "C" not null default '',
+  operator text not null,
+  reason text,
+  since timestamptz not null default now(),
+  primary key (scope, name, sink)
+);
+
 create table {schema}.audit (
   id bigint generated always as identity (sequence name {schema}.audit_id_seq) primary key,
   at timestamptz not null default now(),

@@ -70,6 +70,9 @@ CREATE TABLE outbox_delivery (
     position INTEGER,
     -- The history has this publish already.
     kept INTEGER NOT NULL DEFAULT 1,
+    -- An operator's word that this sink shall not get the event: the owner sets it aside as soon as it is
+    -- not out. It stands here, and is no command, so that no restart and no other owner loses it.
+    skip TEXT,
     updated_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     PRIMARY KEY (seq, sink)
 ) WITHOUT ROWID;
@@ -149,16 +152,31 @@ CREATE TABLE outbox_instance (
     seen_at TEXT NOT NULL
 );
 
--- Operators' words: pauses, which stay, and commands, which owners read once.
+-- Operators' commands, which owners read once.
 CREATE TABLE outbox_control (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
-    -- look: the rows in `seqs` re-entered. pause: of what `target` names.
+    -- look: at the rows in `seqs`. pauses: outbox_pause has changed.
     verb TEXT NOT NULL,
-    target TEXT,
     seqs TEXT,
     actor TEXT,
     at TEXT NOT NULL
 );
+
+-- What operators hold back. A table of its own beside outbox_control, because a pause is state and a command
+-- is news: commands are read from a mark on and purged, a pause has to be found whole by whoever takes over,
+-- however long it has stood. A change of it adds the command `pauses`, which wakes the owner and makes it read
+-- this table again.
+CREATE TABLE outbox_pause (
+    scope TEXT NOT NULL CHECK (scope IN ('source', 'sink', 'route', 'key')),
+    -- The sink, the route or the ordering key; empty for the source.
+    name TEXT NOT NULL,
+    -- Of a key: for this sink only; empty for all.
+    sink TEXT NOT NULL DEFAULT '',
+    actor TEXT NOT NULL,
+    reason TEXT,
+    since TEXT NOT NULL,
+    PRIMARY KEY (scope, name, sink)
+) WITHOUT ROWID;
 
 -- Who did what.
 CREATE TABLE outbox_audit (

@@ -11,12 +11,12 @@
 //! committed. After a failure it is halted: everything goes back to the claimer, which reads the key again
 //! when its time has come.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::{ActorProcessingErr, ActorRef};
-use tracing::{debug, error, warn};
+use tracing::{debug, warn};
 
 use self::decide::{Context, Decision, Reply, decide};
 use self::run::{Order, Run};
@@ -26,18 +26,17 @@ use super::claimer::keys::{OrderKey, Strikes};
 use super::handle::Task;
 use super::publisher::{self, Answer, HandOver};
 use super::restart::Role;
-use super::settler;
-use super::settler::batch::Item;
 use super::tree::Place;
 use crate::lease::fnv1a64;
 use crate::retry::jitter;
-use crate::sink::{Delivery, Receipt};
-use crate::source::{Outcome, Verdict};
+use crate::sink::Delivery;
+use crate::source::{DiscardReason, Verdict};
 
 pub use context::FeedContext;
 
 pub mod context;
 pub mod decide;
+mod report;
 pub mod run;
 
 /// Pause before an event is offered again when the publisher was not there.
@@ -84,6 +83,8 @@ pub enum Message {
     Kept(i64),
     /// Send nothing more; give back what is not out.
     Halt,
+    /// Give back what is not out, and go on with what comes later: events without a key.
+    Recall,
     /// Nothing more comes: end.
     Retire,
 }
@@ -100,6 +101,8 @@ pub struct State {
     run: Run,
     /// Offers that wait for a permit or an answer.
     offers: HashMap<i64, Option<Task>>,
+    /// Those of them that go back if they were not taken.
+    recalled: HashSet<i64>,
     place: Place,
 }
 
@@ -129,6 +132,7 @@ impl SequencerActor {
             hash: key.as_deref().map_or(0, |key| fnv1a64(key.as_bytes())),
             run: Run::new(order, floor),
             offers: HashMap::new(),
+            recalled: HashSet::new(),
             context,
             myself,
             key,
@@ -151,6 +155,7 @@ impl SequencerActor {
             Message::Closed(seq) => state.closed(seq),
             Message::Kept(seq) => state.kept(seq),
             Message::Halt => state.halt(),
+            Message::Recall => state.recall(),
             Message::Retire => myself.stop(None),
         }
         Ok(())
@@ -164,6 +169,7 @@ impl State {
         self.hash = fnv1a64(key.as_bytes());
         self.run = Run::new(Order::Kept, floor);
         self.offers.clear();
+        self.recalled.clear();
         self.key = Some(key);
     }
 
@@ -191,8 +197,24 @@ impl State {
 
     fn offer_next(&mut self) {
         while let Some(work) = self.run.take_next() {
-            self.offer(work, None);
+            self.start(work, None);
         }
+    }
+
+    /// Offers an event, or sets it aside if an operator said so.
+    fn start(&mut self, mut work: Work, pause: Option<Duration>) {
+        let Some(words) = work.skip.take() else {
+            return self.offer(work, pause);
+        };
+        self.run.answered(work.event.seq);
+        let attempts = work.attempts;
+        self.discard(
+            &work,
+            DiscardReason::Operator,
+            None,
+            attempts,
+            words.as_ref().to_owned(),
+        );
     }
 
     /// Hands one event to the publisher, as soon as there is a permit.
@@ -252,6 +274,7 @@ impl State {
             return;
         };
         self.offers.remove(&seq);
+        let recalled = self.recalled.remove(&seq);
         let successes = self.context.publisher.permits.successes();
         let others_succeed = successes > work.strikes.successes;
         let context = Context {
@@ -270,7 +293,7 @@ impl State {
             Decision::Published(receipt) => self.published(&work, receipt),
             Decision::Offer { repeat } => {
                 work.may_be_repeat |= repeat;
-                return self.offer_again(work);
+                return self.offer_again(work, recalled);
             }
             Decision::Wait {
                 pause,
@@ -292,7 +315,7 @@ impl State {
                 repeat,
                 error,
             } => {
-                self.context.log_retry(&work, attempts, pause, &error);
+                self.log_retry(&work, attempts, pause, &error);
                 self.settle(
                     &work,
                     Verdict::Retried {
@@ -310,61 +333,15 @@ impl State {
                 attempts,
                 error,
             } => {
-                error!(
-                    event_id = %work.event.id,
-                    kind = %work.event.kind,
-                    request_id = work.event.request_id().unwrap_or_default(),
-                    database = %self.context.database,
-                    sink = %self.context.sink,
-                    reason = reason.as_str(),
-                    code,
-                    attempts,
-                    %error,
-                    "event is discarded; see `outboxd discarded show`"
-                );
-                self.run.closing(seq);
-                self.settle(
-                    &work,
-                    Verdict::Discarded {
-                        reason,
-                        code,
-                        attempts,
-                        error,
-                    },
-                );
+                self.discard(&work, reason, code, attempts, error);
             }
         }
         self.offer_next();
     }
 
-    fn published(&mut self, work: &Work, receipt: Receipt) {
-        if receipt.duplicate {
-            let FeedContext {
-                database,
-                sink,
-                telemetry,
-                ..
-            } = &*self.context;
-            telemetry.duplicate(database, sink, work.may_be_repeat);
-            if !work.may_be_repeat {
-                warn!(
-                    event_id = %work.event.id, %database, %sink,
-                    "the sink says it had this event already, on its first hand-over; two databases or two sinks may share message ids"
-                );
-            }
-        }
-        self.settle(
-            work,
-            Verdict::Published {
-                attempts: work.attempts,
-                receipt,
-            },
-        );
-    }
-
-    fn offer_again(&mut self, work: Work) {
+    fn offer_again(&mut self, work: Work, recalled: bool) {
         let seq = work.event.seq;
-        if self.run.is_halted() {
+        if recalled || self.run.is_halted() {
             return self.give_back(vec![seq]);
         }
         if !self.context.ownership.may_begin() {
@@ -377,7 +354,7 @@ impl State {
         let pause = (self.context.publisher.permits.gate() == publisher::gate::State::Open)
             .then_some(OFFER_AGAIN);
         while let Some(work) = self.run.take_next() {
-            self.offer(work, pause);
+            self.start(work, pause);
         }
     }
 
@@ -444,6 +421,14 @@ impl State {
         }
     }
 
+    /// Without an order nothing waits for anything, so there is no run to halt.
+    fn recall(&mut self) {
+        self.recalled.extend(self.offers.keys());
+        for task in self.offers.values_mut() {
+            task.take();
+        }
+    }
+
     fn give_back(&self, seqs: Vec<i64>) {
         if !seqs.is_empty() {
             self.tell(claimer::Message::Returned(
@@ -457,28 +442,5 @@ impl State {
     fn tell(&self, message: claimer::Message) {
         // A claimer that is gone takes its sequencers with it.
         let _ = self.context.claimer.cast(message);
-    }
-
-    fn settle(&self, work: &Work, verdict: Verdict) {
-        let event = &work.event;
-        let ownership = &self.context.ownership;
-        let waits = matches!(verdict, Verdict::Discarded { .. });
-        let item = Item {
-            outcome: Outcome {
-                seq: event.seq,
-                id: event.id,
-                sink: Arc::clone(&self.context.sink),
-                route: Arc::clone(&work.route.sinks),
-                lease: ownership.lease_for(event.ordering_key.as_deref(), event.seq),
-                verdict,
-            },
-            tell: settler::Tell {
-                claimer: self.context.claimer.clone(),
-                epoch: self.context.epoch,
-                feed: self.context.feed,
-                sequencer: waits.then(|| self.myself.clone()),
-            },
-        };
-        self.context.settler.send(settler::Message::Settle(item));
     }
 }

@@ -1,15 +1,18 @@
 //! `outboxd discarded`: events that were set aside, and what to do with them.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use serde_json::json;
 use uuid::Uuid;
 
 use super::Global;
 use super::failure::Failure;
+use super::operator::By;
 use super::output::{Output, safe, say, table};
 use super::target::{self, Target};
 use crate::source::SourceError;
-use crate::source::admin::{Discarded, DiscardedFilter, Operator};
+use crate::source::admin::{Discarded, DiscardedFilter, Overtakes};
 
 #[derive(Debug, Args)]
 pub(super) struct DiscardedArgs {
@@ -41,7 +44,9 @@ Examples:
   outboxd discarded requeue 0199c1a0-…                       one event
   outboxd discarded requeue --sink events --cause retry_budget --all --reason 'consumer fixed'
 
-A requeued event goes out behind later events of its key: the one exception to the order of a key.")]
+A requeued event keeps its place: it goes out before later events of its key that are still pending, and
+behind those that went out meanwhile: the one exception to the order of a key. How many there are is told;
+--dry-run tells it and changes nothing.")]
     Requeue(Act),
     /// Delete them for good.
     #[command(after_help = "\
@@ -68,6 +73,12 @@ struct Filter {
     /// Set aside because of this.
     #[arg(long, value_name = "CAUSE", value_parser = ["permanent", "retry_budget", "crashed", "operator", "cancelled"])]
     cause: Option<String>,
+    /// With this code, such as too_large or invalid_subject.
+    #[arg(long, value_name = "CODE")]
+    code: Option<String>,
+    /// Set aside at least this long ago, such as 90m or 7d.
+    #[arg(long, value_name = "TIME", value_parser = super::publish::delay)]
+    older_than: Option<Duration>,
     /// In this database (a name from the configuration). Not needed when there is only one.
     #[arg(long, value_name = "NAME")]
     database: Option<String>,
@@ -83,12 +94,11 @@ struct Act {
     /// All that the conditions select, however many.
     #[arg(long)]
     all: bool,
-    /// Why, for the audit.
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-    /// Who, for the audit. Without it: $USER.
-    #[arg(long, value_name = "NAME")]
-    by: Option<String>,
+    /// Change nothing: say how many, and which.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    by: By,
 }
 
 impl Filter {
@@ -99,11 +109,18 @@ impl Filter {
             kind: self.kind.clone(),
             ordering_key: self.key.clone(),
             reason: self.cause.clone(),
+            code: self.code.clone(),
+            older_than: self.older_than,
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.sink.is_none() && self.kind.is_none() && self.key.is_none() && self.cause.is_none()
+        self.sink.is_none()
+            && self.kind.is_none()
+            && self.key.is_none()
+            && self.cause.is_none()
+            && self.code.is_none()
+            && self.older_than.is_none()
     }
 }
 
@@ -148,22 +165,21 @@ async fn list(
     }
     out.write(&found, |found| {
         let rows: Vec<Vec<String>> = found.iter().map(row).collect();
-        table(
-            &[
-                "ID",
-                "SINK",
-                "KIND",
-                "KEY",
-                "CAUSE",
-                "CODE",
-                "ATTEMPTS",
-                "WHEN",
-                "LAST ERROR",
-            ],
-            &rows,
-        )
+        table(HEAD, &rows)
     })
 }
+
+const HEAD: &[&str] = &[
+    "ID",
+    "SINK",
+    "KIND",
+    "KEY",
+    "CAUSE",
+    "CODE",
+    "ATTEMPTS",
+    "WHEN",
+    "LAST ERROR",
+];
 
 fn row(event: &Discarded) -> Vec<String> {
     vec![
@@ -235,29 +251,26 @@ async fn apply(target: &Target, act: &Act, action: Action, out: &Output) -> Resu
                 "which ones? name ids, or conditions, or --all",
             ));
         }
-        let found = fetch(target, &filter, 2).await?;
-        match found.as_slice() {
-            [] => {}
-            // Exactly the one that was seen, whatever has been discarded since.
-            [one] => {
-                filter.ids = vec![one.id];
-                filter.sink = Some(one.sink.clone());
-            }
-            _ => {
-                return Err(Failure::usage(
-                    "more than one event is selected; look with `outboxd discarded list`, then add --all",
-                ));
-            }
+        // To look at many is no slip.
+        if !act.dry_run {
+            only_one(target, &mut filter).await?;
         }
     }
     // Nothing is done when an id is wrong: half of a list is harder to put right than none of it.
     if !act.ids.is_empty() {
         all_found(&filter, &fetch(target, &filter, u32::MAX).await?)?;
     }
-    let by = Operator {
-        name: operator(act.by.as_deref()),
-        reason: act.reason.clone(),
-    };
+    let mut overtakes = None;
+    if action == Action::Requeue {
+        let found = target::patiently(target.admin.overtakes(&filter)).await;
+        let found = found.map_err(|error| refused(target, &error))?;
+        say_overtakes(&found);
+        overtakes = Some(found);
+    }
+    if act.dry_run {
+        return dry_run(target, &filter, action, overtakes, out).await;
+    }
+    let by = act.by.operator();
     let (done, key, word) = match action {
         Action::Requeue => {
             let done = target::patiently(target.admin.requeue(&filter, &by)).await;
@@ -269,15 +282,103 @@ async fn apply(target: &Target, act: &Act, action: Action, out: &Output) -> Resu
         }
     };
     let count = done.map_err(|error| refused(target, &error))?;
-    out.write(&json!({ "database": target.name, key: count }), |_| {
-        format!("{count} {word}")
-    })
+    let document = json!({ "database": target.name, key: count, "overtakes": overtakes });
+    out.write(&document, |_| format!("{count} {word}"))
 }
 
-fn operator(by: Option<&str>) -> String {
-    by.map(str::to_owned)
-        .or_else(|| std::env::var("USER").ok().filter(|user| !user.is_empty()))
-        .unwrap_or_else(|| "unknown".to_owned())
+/// Conditions without --all may select one event: exactly the one that was seen, whatever has been discarded
+/// since.
+async fn only_one(target: &Target, filter: &mut DiscardedFilter) -> Result<(), Failure> {
+    let found = fetch(target, filter, 2).await?;
+    match found.as_slice() {
+        [] => Ok(()),
+        [one] => {
+            filter.ids = vec![one.id];
+            filter.sink = Some(one.sink.clone());
+            Ok(())
+        }
+        _ => Err(Failure::usage(
+            "more than one event is selected; look with --dry-run, then add --all",
+        )),
+    }
+}
+
+fn say_overtakes(overtakes: &Overtakes) {
+    let Overtakes {
+        pending_keys,
+        pending_events,
+        late,
+        late_bounded,
+        ..
+    } = overtakes;
+    if *pending_events > 0 {
+        say(format_args!(
+            "they go in front of {pending_events} pending events of {pending_keys} keys, as far as those are not out"
+        ));
+    }
+    if *late > 0 {
+        say(format_args!(
+            "{late} of them come behind later events of their key that their sink has already"
+        ));
+    }
+    if *late_bounded {
+        say(format_args!(
+            "the history was not looked at whole: more of them may come behind events that are published"
+        ));
+    }
+}
+
+/// What would be done: how many, and which.
+async fn dry_run(
+    target: &Target,
+    filter: &DiscardedFilter,
+    action: Action,
+    overtakes: Option<Overtakes>,
+    out: &Output,
+) -> Result<(), Failure> {
+    /// Most events named.
+    const NAMED: u32 = 1_000;
+    let found = fetch(target, filter, NAMED + 1).await?;
+    let more = found.len() > NAMED as usize;
+    let named = &found[..found.len().min(NAMED as usize)];
+    let events: Vec<_> = named
+        .iter()
+        .map(|event| {
+            json!({
+                "id": event.id,
+                "seq": event.seq,
+                "sink": event.sink,
+                "kind": event.kind,
+                "key": event.ordering_key,
+            })
+        })
+        .collect();
+    let (key, word) = match action {
+        Action::Requeue => ("requeued", "put back"),
+        Action::Drop => ("dropped", "deleted"),
+    };
+    if more {
+        say(format_args!(
+            "more than {NAMED} are selected; the newest are named"
+        ));
+    }
+    let document = json!({
+        "database": target.name,
+        "dry_run": true,
+        key: named.len(),
+        "bounded": more,
+        "events": events,
+        "overtakes": overtakes,
+    });
+    out.write(&document, |_| {
+        let least = if more { "more than " } else { "" };
+        let rows: Vec<Vec<String>> = named.iter().map(row).collect();
+        format!(
+            "{least}{} would be {word}\n{}",
+            named.len(),
+            table(HEAD, &rows)
+        )
+    })
 }
 
 async fn fetch(

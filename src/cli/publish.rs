@@ -72,7 +72,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn delay(text: &str) -> Result<Duration, String> {
+pub(super) fn delay(text: &str) -> Result<Duration, String> {
     humantime_serde::re::humantime::parse_duration(text)
         .map_err(|_| "expected a length of time with its unit, such as 90s or 2h".to_owned())
 }

@@ -164,8 +164,12 @@ fn left_over(board: &Board) -> String {
     let parked: u64 = snapshot.feeds.iter().map(|feed| feed.parked).sum();
     let mut words = format!(
         "everything due was delivered: {delivered} published, {discarded} discarded; {parked} keys wait for \
-         their time (delayed, backing off or blocked)"
+         their time or an operator (delayed, backing off, blocked or paused)"
     );
+    for paused in board.paused() {
+        let line = format!("{}: {}", paused.database, paused.words);
+        words.push_str(&format!("\n{}", super::output::safe(&line)));
+    }
     for database in &snapshot.databases {
         for kind in &database.unrouted {
             words.push('\n');

@@ -9,8 +9,8 @@ use super::failure::{Code, Failure, about, in_words, within};
 use super::output::{Output, age, no_route, safe, say, table};
 use super::{Global, target};
 use crate::config::Config;
-use crate::source::LeaseView;
 use crate::source::admin::{InstanceView, Status};
+use crate::source::{LeaseView, Pause};
 use crate::status::{DatabaseState, Gate, Snapshot};
 
 #[derive(Debug, Args)]
@@ -39,6 +39,8 @@ struct Database {
     /// The count stopped at its bound: `backlog` is a floor.
     backlog_bounded: bool,
     oldest_ready_age_s: Option<f64>,
+    /// What operators hold back.
+    paused: Vec<Pause>,
     leases: Vec<LeaseView>,
     instances: Vec<InstanceView>,
     /// Pending kinds that no route takes, at most a few.
@@ -87,6 +89,7 @@ pub(super) async fn run(global: &Global, args: &StatusArgs, out: &Output) -> Res
                     backlog: None,
                     backlog_bounded: false,
                     oldest_ready_age_s: None,
+                    paused: Vec::new(),
                     leases: Vec::new(),
                     instances: Vec::new(),
                     unrouted: Vec::new(),
@@ -114,6 +117,7 @@ fn add(report: &mut Report, name: &str, status: Status, config: &Config) {
         backlog: Some(status.backlog.events),
         backlog_bounded: status.backlog.bounded,
         oldest_ready_age_s: status.backlog.oldest_ready_age_s,
+        paused: status.pauses,
         leases: status.leases,
         instances: status.instances,
         unrouted: unrouted(name, &reports),
@@ -233,9 +237,31 @@ fn in_tables(report: &Report) -> String {
         text.push_str(&table(&head, &feeds));
     }
     for database in &report.databases {
+        text.push_str(&paused(database));
         for kind in &database.unrouted {
             text.push_str(&no_route(&database.name, kind));
         }
+    }
+    text
+}
+
+/// What operators hold back: it is no outage, and nobody else will say so.
+fn paused(database: &Database) -> String {
+    const SHOWN: usize = 20;
+    let mut text = String::new();
+    for pause in database.paused.iter().take(SHOWN) {
+        let line = format!("{}: {pause}", database.name);
+        text.push_str(&format!("\n{}", safe(&line)));
+    }
+    let more = database.paused.len().saturating_sub(SHOWN);
+    if more > 0 {
+        text.push_str(&format!(
+            "\n{}: and {more} more; see `outboxd keys list`",
+            database.name
+        ));
+    }
+    if !text.is_empty() {
+        text.push('\n');
     }
     text
 }

@@ -155,7 +155,7 @@ impl NatsAddress {
 }
 
 /// Text with `%41` written out; `None` when that is no UTF-8.
-fn percent_decode(text: &str) -> Option<String> {
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;

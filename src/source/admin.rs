@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Backlog, LeaseView, SourceError};
+use super::waiting::{KeyEvent, KeyName, Pick, Waiting};
+use super::{Backlog, LeaseView, Pause, SourceError, Target};
 
 /// The operator's side of a source.
 #[async_trait]
@@ -48,6 +49,39 @@ pub trait Admin: Send + Sync + 'static {
         filter: &DiscardedFilter,
         by: &Operator,
     ) -> Result<u64, SourceError>;
+
+    /// What a requeue of these would overtake.
+    async fn overtakes(&self, filter: &DiscardedFilter) -> Result<Overtakes, SourceError>;
+
+    /// Everything that is paused.
+    async fn pauses(&self) -> Result<Vec<Pause>, SourceError>;
+
+    /// Holds something back, tells the owners, and writes the audit row, all in one transaction. False: it was
+    /// held back already, and nothing is changed.
+    async fn pause(&self, target: &Target, by: &Operator) -> Result<bool, SourceError>;
+
+    /// Lets it go on, as [`Admin::pause`]. False: it was not paused.
+    async fn resume(&self, target: &Target, by: &Operator) -> Result<bool, SourceError>;
+
+    /// Events that wait, at most about `limit`: failed ones, those to be skipped, and delayed heads of keys.
+    /// Bounded work, whatever the table holds.
+    async fn waiting(&self, sink: Option<&str>, limit: u32) -> Result<Vec<Waiting>, SourceError>;
+
+    /// The first events of a key that this sink is not done with, ascending, at most `limit`.
+    async fn key_events(
+        &self,
+        sink: &str,
+        key: &KeyName,
+        limit: u32,
+    ) -> Result<Vec<KeyEvent>, SourceError>;
+
+    /// Makes events that back off due at once, those that are blocked with a fresh budget, and has the owners
+    /// look at all of `picks`; with an audit row. Returns how many were backing off.
+    async fn hurry(&self, picks: &[Pick], by: &Operator) -> Result<u64, SourceError>;
+
+    /// Marks pending events to be set aside with reason `operator`, tells the owners, and writes the audit row.
+    /// The owner sets an event aside as soon as it is not out. Returns how many were still pending.
+    async fn skip(&self, picks: &[Pick], by: &Operator) -> Result<u64, SourceError>;
 
     /// Distinct kinds among the pending events (a bounded sample), for `check`.
     async fn pending_kinds(&self, limit: u32) -> Result<Vec<String>, SourceError>;
@@ -128,6 +162,43 @@ pub struct DiscardedFilter {
     pub ordering_key: Option<String>,
     /// For this reason.
     pub reason: Option<String>,
+    /// With this code.
+    pub code: Option<String>,
+    /// Set aside at least this long ago.
+    pub older_than: Option<Duration>,
+}
+
+/// What a requeue overtakes: a requeued event keeps its seq, and goes out when it is there again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Overtakes {
+    /// Events looked at: the newest that are selected, up to [`Overtakes::LOOKED_AT`].
+    pub events: u64,
+    /// Keys of theirs that have later events pending.
+    pub pending_keys: u64,
+    /// Those later events, counted up to [`super::waiting::MAX_BEHIND`] a key: the requeued ones go out before
+    /// them, whenever they are not out yet.
+    pub pending_events: u64,
+    /// Events that come behind a later one of their key that was published already.
+    pub late: u64,
+    /// The history went on beyond what was looked at: `late` is a floor.
+    pub late_bounded: bool,
+}
+
+impl Overtakes {
+    /// Most events looked at.
+    pub const LOOKED_AT: u32 = 10_000;
+    /// Most rows of the history looked at.
+    pub const HISTORY: u32 = 200_000;
+}
+
+impl Operator {
+    /// The words that an event to be skipped carries, and later its last error.
+    pub(crate) fn skips(&self) -> String {
+        match &self.reason {
+            Some(reason) => format!("skipped by {}: {reason}", self.name),
+            None => format!("skipped by {}", self.name),
+        }
+    }
 }
 
 /// A discarded event.
@@ -181,6 +252,8 @@ pub struct Status {
     pub instances: Vec<InstanceView>,
     /// Discarded events per sink.
     pub discarded: Vec<SinkCount>,
+    /// What operators hold back.
+    pub pauses: Vec<Pause>,
 }
 
 /// A number per sink.

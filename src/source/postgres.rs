@@ -3,7 +3,7 @@
 //! - `connect`, `pool`: reaching the server; each call on a connection of its own, with a time limit;
 //! - `statements`: the SQL texts under `sql/`, filled with the schema's name once;
 //! - `open`, `read`, `sweep`, `settle`, `lease`, `keep`, `listen`: the parts of [`Source`];
-//! - `migrate`, `admin`: the parts of [`Admin`].
+//! - `migrate`, `admin`, `operate`: the parts of [`Admin`].
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -18,13 +18,14 @@ use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::admin::{
-    Admin, Discarded, DiscardedFilter, Migrated, NewEvent, Operator, PendingMigration, Roles,
-    Status,
+    Admin, Discarded, DiscardedFilter, Migrated, NewEvent, Operator, Overtakes, PendingMigration,
+    Roles, Status,
 };
+use super::waiting::{KeyEvent, KeyName, Pick, Waiting};
 use super::{
-    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, PublishedKeep,
-    ReadBounds, Renewed, Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark,
-    Writers,
+    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, Pause,
+    PublishedKeep, ReadBounds, Renewed, Retention, Row, Source, SourceError, SourceErrorKind,
+    Sweep, SweepMark, Target, Writers,
 };
 use crate::event::Timestamp;
 use crate::lease::Lease;
@@ -40,6 +41,7 @@ mod lease;
 mod listen;
 mod migrate;
 mod open;
+mod operate;
 mod pool;
 mod read;
 mod settle;
@@ -360,6 +362,43 @@ impl Admin for Postgres {
         by: &Operator,
     ) -> Result<u64, SourceError> {
         self.delete_discarded(filter, by).await
+    }
+
+    async fn overtakes(&self, filter: &DiscardedFilter) -> Result<Overtakes, SourceError> {
+        self.look_ahead(filter).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>, SourceError> {
+        self.list_pauses(&self.admin).await
+    }
+
+    async fn pause(&self, target: &Target, by: &Operator) -> Result<bool, SourceError> {
+        self.hold(target, by).await
+    }
+
+    async fn resume(&self, target: &Target, by: &Operator) -> Result<bool, SourceError> {
+        self.let_go(target, by).await
+    }
+
+    async fn waiting(&self, sink: Option<&str>, limit: u32) -> Result<Vec<Waiting>, SourceError> {
+        self.list_waiting(sink, limit).await
+    }
+
+    async fn key_events(
+        &self,
+        sink: &str,
+        key: &KeyName,
+        limit: u32,
+    ) -> Result<Vec<KeyEvent>, SourceError> {
+        self.read_key(sink, key, limit).await
+    }
+
+    async fn hurry(&self, picks: &[Pick], by: &Operator) -> Result<u64, SourceError> {
+        self.retry_now(picks, by).await
+    }
+
+    async fn skip(&self, picks: &[Pick], by: &Operator) -> Result<u64, SourceError> {
+        self.mark_skipped(picks, by).await
     }
 
     async fn pending_kinds(&self, limit: u32) -> Result<Vec<String>, SourceError> {

@@ -24,6 +24,8 @@ pub struct Row {
     pub attempts: u32,
     /// This sink is done with it; another still waits.
     pub done: bool,
+    /// To be set aside instead of sent, by an operator's word; it is due then, whatever it waited for.
+    pub skip: Option<String>,
     /// Size of the payload in bytes.
     pub size: usize,
     /// The rest, unless it was left out.

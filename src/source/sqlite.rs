@@ -21,6 +21,7 @@ mod error;
 mod keep;
 mod lease;
 mod lock;
+mod operate;
 mod read;
 mod schema;
 mod settle;

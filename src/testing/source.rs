@@ -27,6 +27,7 @@ use crate::source::admin::Admin;
 use crate::source::{Outcome, ReadBounds, Row, Source, Verdict};
 
 mod deciding;
+mod holding;
 mod leasing;
 mod operating;
 mod reading;
@@ -196,6 +197,7 @@ pub fn cases() -> Vec<Case> {
         walking::CASES,
         settling::CASES,
         deciding::CASES,
+        holding::CASES,
         leasing::CASES,
         operating::CASES,
         waking::CASES,

@@ -4,6 +4,8 @@ mod bench;
 pub mod chaos;
 mod failures;
 mod life;
+mod operate;
 mod order;
 mod races;
 mod routes;
+mod skip;

@@ -7,6 +7,7 @@ mod feeds;
 mod gaps;
 mod keys;
 mod load;
+mod operate;
 mod poison;
 mod process;
 mod quiet;

@@ -10,6 +10,7 @@ mod cases;
 mod cli_bin;
 mod cli_commands;
 mod cli_demo;
+mod cli_keys;
 mod cli_run;
 mod config_canary;
 mod config_check;

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::cancelling::Cancelling;
-use super::feed::action::{Action, Origin, Park};
+use super::feed::action::{Action, Origin};
 use super::feed::{Feed, Limits};
 use super::hands::Hands;
 use super::history::History;
@@ -19,10 +19,9 @@ use super::walking::{COMMANDS, Walk};
 use super::{Arguments, Message};
 use crate::actor::handle::{Task, guarded};
 use crate::actor::sequencer::FeedContext;
-use crate::actor::settler::Settled;
 use crate::lease::{Deadline, Ownership};
 use crate::retry::back_off;
-use crate::source::{Renewed, SourceError, SweepMark};
+use crate::source::{Pause, Renewed, SourceError, SweepMark};
 use crate::status::DatabaseState;
 
 /// Sequencers without work end after this long, milliseconds; at once when there are too many.
@@ -33,10 +32,6 @@ const HOUSEKEEPING: u64 = 100;
 /// First and longest pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Pause of an event whose outcome the database refuses, milliseconds.
-const REFUSED: u64 = 5_000;
-/// Pause of a key whose sequencer died, milliseconds.
-const ORPHANED: u64 = 500;
 /// A key that is due within this long keeps the database from falling quiet, milliseconds.
 const SOON: u64 = 60_000;
 
@@ -62,6 +57,9 @@ pub struct Active {
     pub(super) commands_at: u64,
     pub(super) command_mark: i64,
     pub(super) cancelling: Cancelling,
+    /// What is paused, and with which command that was read.
+    pub(super) pauses: Vec<Pause>,
+    pub(super) pauses_mark: i64,
     /// Nothing is read before this, after a failure.
     not_before: u64,
     failures: u32,
@@ -93,8 +91,20 @@ pub struct Slot {
     pub fetching: bool,
     /// A sweep is under way; where its next slice begins.
     pub sweep: Option<Option<SweepMark>>,
+    /// The sweep under way waits for keys that it found to be read.
+    pub sweep_rests: bool,
+    /// What its feed had forgotten when it began.
+    pub sweep_forgettings: u64,
     /// A walk over due times is under way.
     pub walk: Option<Walk>,
+}
+
+impl Slot {
+    /// When the next key is due; what is paused waits for no time.
+    fn next_due(&self) -> Option<u64> {
+        let due = self.feed.parked().next_due();
+        due.filter(|_| !self.feed.is_held())
+    }
 }
 
 impl Active {
@@ -151,13 +161,15 @@ impl Active {
                 fetches: VecDeque::new(),
                 fetching: false,
                 sweep: None,
+                sweep_rests: false,
+                sweep_forgettings: 0,
                 walk: None,
             })
             .collect();
         let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let mut pulse = Pulse::new(ms(env.settings.poll_max), ms(env.settings.fallback), now);
         pulse.channel(channel_open);
-        Self {
+        let mut active = Self {
             env: env.clone(),
             myself,
             epoch,
@@ -176,13 +188,17 @@ impl Active {
             commands_at: 0,
             command_mark: start.commands,
             cancelling: Cancelling::default(),
+            pauses: Vec::new(),
+            pauses_mark: start.commands,
             not_before: 0,
             failures: 0,
             last_activity: now,
             housekeeping_at: 0,
             tick_at: None,
             history: History::new(&start.renewed),
-        }
+        };
+        active.pause(start.pauses.clone(), start.commands, now);
+        active
     }
 
     /// What is owned.
@@ -220,12 +236,16 @@ impl Active {
             self.begin_poll(now);
         }
         for index in 0..self.slots.len() {
-            self.slots[index].feed.on_time(now);
-            if !resting {
+            let held = self.slots[index].feed.is_held();
+            if !held {
+                self.slots[index].feed.on_time(now);
+            }
+            if !resting && !held {
                 self.catch_up(index);
                 self.read(index);
                 self.fetch(index);
                 self.walk(index);
+                self.sweep_on(index);
             }
         }
         if !resting {
@@ -244,6 +264,7 @@ impl Active {
         let youngest = self
             .slots
             .iter()
+            .filter(|slot| !slot.feed.is_held())
             .filter_map(|slot| slot.feed.cursor().gaps().youngest())
             .max();
         self.pulse.next_poll(youngest, now)
@@ -251,6 +272,10 @@ impl Active {
 
     fn begin_poll(&mut self, now: u64) {
         self.pulse.began(now);
+        if self.slots.iter().all(|slot| slot.feed.is_held()) {
+            // Nothing is read that would tell.
+            self.pulse.polled(0, now);
+        }
         for slot in &mut self.slots {
             slot.want_read = true;
         }
@@ -312,7 +337,7 @@ impl Active {
     pub fn next_tick(&mut self, now: u64) -> Option<u64> {
         let mut next = self.next_poll(now).max(self.not_before);
         for slot in &self.slots {
-            if let Some(due) = slot.feed.parked().next_due() {
+            if let Some(due) = slot.next_due() {
                 next = next.min(due);
             }
             if !slot.hands.is_empty() {
@@ -348,11 +373,7 @@ impl Active {
     pub fn wants_quiet(&self, now: u64) -> Option<Option<Duration>> {
         let quiet = u64::try_from(self.env.settings.quiet_after?.as_millis()).ok()?;
         let idle = now.saturating_sub(self.last_activity) >= quiet;
-        let due = self
-            .slots
-            .iter()
-            .filter_map(|slot| slot.feed.parked().next_due())
-            .min();
+        let due = self.slots.iter().filter_map(Slot::next_due).min();
         let soon = due.is_some_and(|due| due < now + SOON);
         (idle && !soon && self.pulse.is_listening() && self.caught_up_now())
             .then(|| due.map(|due| Duration::from_millis(due - now)))
@@ -362,14 +383,18 @@ impl Active {
     pub fn caught_up_now(&self) -> bool {
         self.actions.is_empty()
             && self.cancelling.is_over()
-            && self.slots.iter().all(|slot| {
-                slot.dry
-                    && !slot.want_read
-                    && !slot.reading
-                    && !slot.catching
-                    && slot.fetches.is_empty()
-                    && slot.feed.at_rest()
-                    && slot.feed.cursor().gaps().is_empty()
+            && self.slots.iter().all(|slot| match slot.feed.is_held() {
+                // What is paused is not due.
+                true => !slot.reading && !slot.catching && slot.feed.in_flight() == 0,
+                false => {
+                    slot.dry
+                        && !slot.want_read
+                        && !slot.reading
+                        && !slot.catching
+                        && slot.fetches.is_empty()
+                        && slot.feed.at_rest()
+                        && slot.feed.cursor().gaps().is_empty()
+                }
             })
     }
 
@@ -384,7 +409,8 @@ impl Active {
                 slot.hands.rest(&key);
             }
             slot.hands.thin_out();
-            let (in_flight, parked) = (slot.feed.in_flight(), slot.feed.parked().count());
+            let in_flight = slot.feed.in_flight();
+            let parked = slot.feed.parked().count() + slot.feed.held_back();
             if in_flight == 0 {
                 // The one for events without a key: it has none either.
                 slot.hands.retire(None);
@@ -439,49 +465,5 @@ impl Active {
     /// Something moved: the database is not quiet.
     pub(super) fn active_at(&mut self, now: u64) {
         self.last_activity = now;
-    }
-
-    // ---- what sequencers and settler say -------------------------------------------------------------
-
-    /// Outcomes were committed.
-    pub fn settled(&mut self, list: &[Settled], now: u64) {
-        self.active_at(now);
-        for settled in list {
-            if let Some(slot) = self.slots.get_mut(settled.feed) {
-                if settled.refused {
-                    slot.feed.on_refused(settled.seq, REFUSED, now);
-                } else {
-                    slot.feed.on_settled(settled.seq, settled.done, now);
-                    if slot.feed.take_again(settled.seq) {
-                        slot.fetches.push_back((vec![settled.seq], Origin::Command));
-                    }
-                }
-            }
-        }
-    }
-
-    /// A sequencer's key cannot go on.
-    pub fn park(&mut self, feed: usize, park: Park, now: u64) {
-        self.active_at(now);
-        if let Some(slot) = self.slots.get_mut(feed) {
-            if let Some(key) = park.key.name() {
-                slot.hands.retire(Some(key));
-            }
-            slot.feed.on_park(park, now);
-        }
-    }
-
-    /// Events came back unsent.
-    pub fn returned(&mut self, feed: usize, seqs: &[i64], now: u64) {
-        if let Some(slot) = self.slots.get_mut(feed) {
-            slot.feed.on_returned(seqs, now);
-        }
-    }
-
-    /// A sequencer died, and everything it reported is settled.
-    pub fn orphaned(&mut self, feed: usize, key: Option<&Arc<str>>, now: u64) {
-        if let Some(slot) = self.slots.get_mut(feed) {
-            slot.feed.on_orphaned(key, ORPHANED, now);
-        }
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use self::action::{Action, Actions, ReadPlan, with_body};
 use super::budget::Budget;
 use super::cursor::Cursor;
+use super::holds::Holds;
 use super::keys::{Flow, KeyState, OrderKey, Wait};
 use super::parked::Parked;
 use super::recent::Recent;
@@ -26,6 +27,7 @@ mod back;
 mod behind;
 mod found;
 mod hand;
+pub mod hold;
 
 /// Most rows of one forward read, unless most of them are passed over.
 pub const BATCH: usize = 500;
@@ -76,6 +78,15 @@ pub struct Feed {
     /// Rows up to here may have been handed over by an earlier incarnation.
     repeat_below: i64,
     unrouted: Unrouted,
+    holds: Holds,
+    /// Keys that wait for an operator's word, at most `max_held_back` of them.
+    held_back: HashSet<OrderKey>,
+    max_held_back: usize,
+    /// Some of those are only in the table.
+    forgotten: bool,
+    forgettings: u64,
+    /// Halted keys of which nothing is out any more.
+    drained: Vec<Arc<str>>,
 }
 
 impl Feed {
@@ -99,6 +110,12 @@ impl Feed {
             high: HashMap::new(),
             repeat_below,
             unrouted: Unrouted::default(),
+            holds: Holds::default(),
+            held_back: HashSet::new(),
+            max_held_back: limits.parked.max(1),
+            forgotten: false,
+            forgettings: 0,
+            drained: Vec::new(),
         }
     }
 
@@ -168,6 +185,11 @@ impl Feed {
         })
     }
 
+    /// The table may hold earlier rows of a key that memory does not know.
+    fn has_more_in_table(&self) -> bool {
+        self.parked.overflowed() || self.forgotten
+    }
+
     fn is_behind(&self, key: &Arc<str>) -> bool {
         self.keys
             .get(key)
@@ -206,7 +228,8 @@ impl Feed {
         };
         let share = self.budget.key_share();
         let new_key = !self.keys.contains_key(&key);
-        let must_look_back = new_key && self.parked.overflowed();
+        let must_look_back = new_key && self.has_more_in_table();
+        let must_wait = self.must_wait(&row, &route);
         let room = self.budget.has_room();
         let state = self
             .keys
@@ -219,6 +242,7 @@ impl Feed {
                 self.remember_bare(key);
             }
             Flow::Forward if must_look_back => self.fall_behind(&key, i64::MIN, Wait::Drain, now),
+            Flow::Forward if must_wait => self.fall_behind(&key, row.seq, Wait::Paused, now),
             Flow::Forward if !row.due_in.is_zero() => {
                 let until = due_at(now, &row);
                 self.fall_behind(&key, row.seq, Wait::Until(until), now);

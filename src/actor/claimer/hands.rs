@@ -82,6 +82,20 @@ impl Hands {
         }
     }
 
+    /// Asks a key's to send nothing more and to give back what is not out.
+    pub fn halt(&self, key: &Arc<str>) {
+        if let Some(sequencer) = self.by_key.get(&Some(Arc::clone(key))) {
+            let _ = sequencer.cast(sequencer::Message::Halt);
+        }
+    }
+
+    /// Asks for the events without a key that are not out.
+    pub fn recall_alone(&self) {
+        if let Some(sequencer) = self.by_key.get(&None) {
+            let _ = sequencer.cast(sequencer::Message::Recall);
+        }
+    }
+
     /// Asks all to send nothing more.
     pub fn halt_all(&self) {
         for sequencer in self.by_key.values() {

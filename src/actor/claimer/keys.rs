@@ -64,6 +64,8 @@ pub struct KeyState {
     pub repeat: Option<i64>,
     /// A row below a read under way that this read does not bring.
     pub late: Option<i64>,
+    /// Its sequencer was told to send nothing more: nothing goes to it until all of it is back.
+    pub halted: bool,
     /// When `held` became zero, milliseconds.
     pub idle_since: u64,
     window_start: u64,
@@ -95,6 +97,8 @@ pub enum Wait {
     Until(u64),
     /// Its sequencer: too much is held, or the head is not settled yet.
     Drain,
+    /// An operator's word: its head is paused.
+    Paused,
     /// A reader: it is in the queue of keys to read.
     Ready,
     /// A read that is under way, begun when `passed` had this value.
@@ -114,6 +118,7 @@ impl KeyState {
             strikes: Strikes::default(),
             repeat: None,
             late: None,
+            halted: false,
             idle_since: now,
             window_start: now,
             window_count: 0,
@@ -168,7 +173,7 @@ impl KeyState {
     /// May the key's own run be read from `from` on? Not while a row at or above it is out, and not before half of
     /// what it may hold is done.
     pub fn may_read(&self, from: i64, share: usize) -> bool {
-        self.held == 0 || (self.held_max < from && self.held <= self.cap(share) / 2)
+        self.held == 0 || (!self.halted && self.held_max < from && self.held <= self.cap(share) / 2)
     }
 }
 

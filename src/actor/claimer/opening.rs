@@ -13,7 +13,7 @@ use crate::actor::handle::{Task, guarded};
 use crate::actor::keeper;
 use crate::lease::{Deadline, Lease, Ownership};
 use crate::retry::{back_off, jitter};
-use crate::source::{Opened, Renewed, Source, SourceError, SourceErrorKind};
+use crate::source::{Opened, Pause, Renewed, Source, SourceError, SourceErrorKind};
 use crate::status::{DatabaseState, HeldLease};
 
 /// First and longest pause after a failure: at most one attempt a second in an outage.
@@ -37,6 +37,8 @@ pub struct Start {
     pub deadline: Deadline,
     /// Commands up to here are older than this incarnation.
     pub commands: i64,
+    /// What is paused.
+    pub pauses: Vec<Pause>,
     /// Commits may become visible out of order.
     pub watch_gaps: bool,
     /// Where the database stands.
@@ -277,6 +279,7 @@ impl State {
         board.database(database, |shown| {
             shown.leases.clear();
             shown.unrouted.clear();
+            shown.paused.clear();
         });
         for (sink, _) in sinks {
             board.feed(database, sink, |shown| {
@@ -340,14 +343,15 @@ async fn start(
         }
         return Ok(None);
     }
-    let commands = source.commands(None).await?.mark;
+    let commands = source.commands(None).await?;
     let watch_gaps = source.writers().await?.is_some();
     let renewed = source.renew(&leases, ttl).await?;
     Ok(Some(Box::new(Start {
         opened,
         leases,
         deadline: sent.trusting(ttl),
-        commands,
+        commands: commands.mark,
+        pauses: commands.pauses.unwrap_or_default(),
         watch_gaps,
         renewed,
     })))

@@ -70,6 +70,12 @@ impl Active {
         let slot = &mut self.slots[index];
         slot.reading = false;
         match result {
+            // Paused meanwhile: it is read again when it goes on.
+            Ok(_) if slot.feed.is_held() => {
+                slot.feed.read_failed(plan);
+                slot.feed.recent_mut().read_ended(read);
+                slot.want_read = true;
+            }
             Ok(Seen { rows, late }) => {
                 slot.late(&late, now);
                 let count = rows.len();
@@ -150,6 +156,11 @@ impl Active {
         let slot = &mut self.slots[index];
         slot.catching = false;
         match result {
+            // Paused meanwhile: it is read again when it goes on.
+            Ok(_) if slot.feed.is_held() => {
+                slot.feed.catch_up_failed(plan);
+                slot.feed.recent_mut().read_ended(read);
+            }
             Ok(Seen { rows, late }) => {
                 slot.late(&late, now);
                 let actions = slot.feed.on_catch_up(plan, rows, now);
@@ -207,6 +218,14 @@ impl Active {
         let slot = &mut self.slots[index];
         slot.fetching = false;
         match result {
+            // Paused meanwhile: it is read again when it goes on.
+            Ok(_) if slot.feed.is_held() => {
+                slot.feed.fetch_failed(seqs);
+                slot.feed.recent_mut().read_ended(read);
+                if origin != Origin::Large {
+                    slot.fetches.push_front((seqs.to_vec(), origin));
+                }
+            }
             Ok(rows) => {
                 let (actions, news) = slot.feed.on_fetched(seqs, rows, origin, now);
                 slot.feed.recent_mut().read_ended(read);
@@ -239,6 +258,7 @@ impl Active {
             .slots
             .iter()
             .enumerate()
+            .filter(|(_, slot)| !slot.feed.is_held())
             .map(|(index, slot)| (index, slot.feed.cursor().gaps().ranges()))
             .filter(|(_, ranges)| !ranges.is_empty())
             .collect();

@@ -59,6 +59,9 @@ impl Active {
 
     fn obey(&mut self, commands: Commands, now: u64) {
         self.command_mark = self.command_mark.max(commands.mark);
+        if let Some(pauses) = commands.pauses {
+            self.pause(pauses, commands.mark, now);
+        }
         for command in commands.items {
             let Command::Look { seqs } = command;
             for slot in &mut self.slots {
@@ -71,10 +74,26 @@ impl Active {
     /// Starts a sweep of every feed that has none under way.
     pub(super) fn begin_sweep(&mut self) {
         for index in 0..self.slots.len() {
-            if self.slots[index].sweep.is_none() {
-                self.slots[index].sweep = Some(None);
-                self.sweep_slice(index);
-            }
+            self.sweep(index);
+        }
+    }
+
+    /// Starts a sweep of a feed, if it has none under way and is not paused.
+    pub(super) fn sweep(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if slot.sweep.is_none() && !slot.feed.is_held() {
+            slot.sweep = Some(None);
+            slot.sweep_forgettings = slot.feed.forgettings();
+            self.sweep_slice(index);
+        }
+    }
+
+    /// Goes on with a sweep that waited for what it had found to be read.
+    pub(super) fn sweep_on(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if slot.sweep_rests && slot.feed.has_room_to_search() {
+            slot.sweep_rests = false;
+            self.sweep_slice(index);
         }
     }
 
@@ -122,8 +141,20 @@ impl Active {
                 if !missed.is_empty() {
                     slot.fetches.push_back((missed, Origin::Sweep));
                 }
+                if slot.feed.has_forgotten() {
+                    slot.feed.on_searched(&sweep.heads, now);
+                }
                 slot.sweep = sweep.next.map(Some);
-                self.sweep_slice(index);
+                if slot.sweep.is_none() {
+                    slot.feed.searched(slot.sweep_forgettings);
+                    if slot.feed.wants_search() {
+                        self.sweep(index);
+                    }
+                } else if slot.feed.has_room_to_search() {
+                    self.sweep_slice(index);
+                } else {
+                    slot.sweep_rests = true;
+                }
             }
             Err(error) => {
                 self.slots[index].sweep = None;

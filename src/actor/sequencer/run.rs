@@ -132,6 +132,7 @@ mod tests {
             strikes: crate::actor::claimer::keys::Strikes::default(),
             may_be_repeat: false,
             reentered: false,
+            skip: None,
         }
     }
 

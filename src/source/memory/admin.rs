@@ -5,14 +5,15 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::Memory;
-use super::store::{Dead, Delivery, Store};
-use crate::event::Payload;
+use super::store::{Dead, Delivery, Store, Told, later};
+use crate::event::{Payload, Timestamp};
 use crate::source::admin::{
-    Admin, Discarded, DiscardedFilter, InstanceView, Migrated, NewEvent, Operator,
+    Admin, Discarded, DiscardedFilter, InstanceView, Migrated, NewEvent, Operator, Overtakes,
     PendingMigration, SinkCount, Status,
 };
 use crate::source::settlement::Mark;
-use crate::source::{Source, SourceError, SourceErrorKind};
+use crate::source::waiting::{KeyEvent, KeyName, Pick, Waiting};
+use crate::source::{Pause, Source, SourceError, SourceErrorKind, Target};
 use crate::testing::source::NewRow;
 
 #[async_trait]
@@ -60,6 +61,7 @@ impl Admin for Memory {
             leases,
             instances: instances.collect(),
             discarded,
+            pauses: store.pauses.values().cloned().collect(),
         })
     }
 
@@ -68,17 +70,17 @@ impl Admin for Memory {
         filter: &DiscardedFilter,
         limit: u32,
     ) -> Result<Vec<Discarded>, SourceError> {
-        let store = self.store();
+        let (now, store) = (self.now(), self.store());
         let newest_first = store.discarded.iter().rev();
-        let found = newest_first.filter(|dead| selected(filter, &dead.shown));
+        let found = newest_first.filter(|dead| selected(filter, dead, now));
         let found = found.take(limit as usize);
         Ok(found.map(|dead| dead.shown.clone()).collect())
     }
 
     async fn requeue(&self, filter: &DiscardedFilter, _by: &Operator) -> Result<u64, SourceError> {
         let count = {
-            let mut store = self.store();
-            let taken = take(&mut store, filter);
+            let (now, mut store) = (self.now(), self.store());
+            let taken = take(&mut store, filter, now);
             let mut seqs: Vec<i64> = taken.iter().map(|dead| dead.row.seq).collect();
             let count = seqs.len() as u64;
             for dead in &taken {
@@ -87,7 +89,7 @@ impl Admin for Memory {
             if count > 0 {
                 seqs.sort_unstable();
                 seqs.dedup();
-                store.commands.push(seqs);
+                store.commands.push(Told::Look(seqs));
             }
             count
         };
@@ -100,7 +102,45 @@ impl Admin for Memory {
         filter: &DiscardedFilter,
         _by: &Operator,
     ) -> Result<u64, SourceError> {
-        Ok(take(&mut self.store(), filter).len() as u64)
+        let now = self.now();
+        Ok(take(&mut self.store(), filter, now).len() as u64)
+    }
+
+    async fn overtakes(&self, filter: &DiscardedFilter) -> Result<Overtakes, SourceError> {
+        Ok(self.look_ahead(filter))
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>, SourceError> {
+        Ok(self.store().pauses.values().cloned().collect())
+    }
+
+    async fn pause(&self, target: &Target, by: &Operator) -> Result<bool, SourceError> {
+        self.hold(target, by)
+    }
+
+    async fn resume(&self, target: &Target, _by: &Operator) -> Result<bool, SourceError> {
+        Ok(self.let_go(target))
+    }
+
+    async fn waiting(&self, sink: Option<&str>, limit: u32) -> Result<Vec<Waiting>, SourceError> {
+        Ok(self.list_waiting(sink, limit))
+    }
+
+    async fn key_events(
+        &self,
+        sink: &str,
+        key: &KeyName,
+        limit: u32,
+    ) -> Result<Vec<KeyEvent>, SourceError> {
+        Ok(self.read_key(sink, key, limit))
+    }
+
+    async fn hurry(&self, picks: &[Pick], _by: &Operator) -> Result<u64, SourceError> {
+        Ok(self.retry_now(picks))
+    }
+
+    async fn skip(&self, picks: &[Pick], by: &Operator) -> Result<u64, SourceError> {
+        Ok(self.mark_skipped(picks, by))
     }
 
     async fn pending_kinds(&self, limit: u32) -> Result<Vec<String>, SourceError> {
@@ -136,7 +176,9 @@ fn new_row(event: &NewEvent) -> Result<NewRow, SourceError> {
     })
 }
 
-fn selected(filter: &DiscardedFilter, dead: &Discarded) -> bool {
+pub(super) fn selected(filter: &DiscardedFilter, dead: &Dead, now: Timestamp) -> bool {
+    let at = dead.at;
+    let dead = &dead.shown;
     let kind = |pattern: &str| match pattern.strip_suffix('*') {
         Some(prefix) => dead.kind.starts_with(prefix),
         None => dead.kind == pattern,
@@ -149,13 +191,15 @@ fn selected(filter: &DiscardedFilter, dead: &Discarded) -> bool {
             .reason
             .as_ref()
             .is_none_or(|reason| *reason == dead.reason)
+        && (filter.code.is_none() || filter.code == dead.code)
+        && filter.older_than.is_none_or(|age| later(at, age) <= now)
 }
 
-fn take(store: &mut Store, filter: &DiscardedFilter) -> Vec<Dead> {
+fn take(store: &mut Store, filter: &DiscardedFilter, now: Timestamp) -> Vec<Dead> {
     let all = std::mem::take(&mut store.discarded);
     let (taken, left) = all
         .into_iter()
-        .partition(|dead| selected(filter, &dead.shown));
+        .partition(|dead| selected(filter, dead, now));
     store.discarded = left;
     taken
 }
@@ -169,8 +213,10 @@ fn put_back(store: &mut Store, dead: &Dead, taken: &[Dead]) {
             let done = Delivery {
                 mark: Mark::Published,
                 attempts: 0,
-                last_error: None,
                 next_at: None,
+                last_error: None,
+                failed_at: None,
+                skip: None,
                 route: dead.route.clone(),
                 kept: None,
             };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::store::{Want, later, until};
+use super::store::{Told, Want, later, until};
 use super::{Commits, Memory};
 use crate::event::Timestamp;
 use crate::lease::Lease;
@@ -290,13 +290,21 @@ impl Source for Memory {
     async fn commands(&self, after: Option<i64>) -> Result<Commands, SourceError> {
         let store = self.store();
         let mark = store.commands.len() as i64;
-        let after = usize::try_from(after.unwrap_or(mark)).unwrap_or(0);
-        let items = store.commands.iter().skip(after);
-        let items = items.map(|seqs| Command::Look { seqs: seqs.clone() });
-        Ok(Commands {
+        let mut commands = Commands {
             mark,
-            items: items.collect(),
-        })
+            items: Vec::new(),
+            pauses: None,
+        };
+        let mut paused = after.is_none();
+        let after = usize::try_from(after.unwrap_or(mark)).unwrap_or(0);
+        for told in store.commands.iter().skip(after) {
+            match told {
+                Told::Look(seqs) => commands.items.push(Command::Look { seqs: seqs.clone() }),
+                Told::PausesChanged => paused = true,
+            }
+        }
+        commands.pauses = paused.then(|| store.pauses.values().cloned().collect());
+        Ok(commands)
     }
 
     async fn acquire(&self, instance: Uuid, ttl: Duration) -> Result<Vec<Lease>, SourceError> {

@@ -10,8 +10,8 @@ use crate::event::{Payload, Timestamp};
 use crate::source::admin::{Discarded, base64};
 use crate::source::settlement::{Mark, clean};
 use crate::source::{
-    Body, Heartbeat, INLINE_LIMIT, Outcome, PublishedKeep, Row, Share, SourceError,
-    SourceErrorKind, Verdict,
+    Body, Heartbeat, INLINE_LIMIT, Outcome, Pause, PublishedKeep, Row, Share, SourceError,
+    SourceErrorKind, Target, Verdict,
 };
 use crate::testing::source::{Kept, NewRow};
 
@@ -31,6 +31,9 @@ pub(super) struct Delivery {
     pub(super) attempts: u32,
     pub(super) next_at: Option<Timestamp>,
     pub(super) last_error: Option<String>,
+    pub(super) failed_at: Option<Timestamp>,
+    /// An operator's word that the sink shall not get it.
+    pub(super) skip: Option<String>,
     pub(super) route: Arc<[Arc<str>]>,
     /// The receipt, which the history must hold before the row goes.
     pub(super) kept: Option<(Option<String>, Option<i64>)>,
@@ -39,6 +42,7 @@ pub(super) struct Delivery {
 #[derive(Debug)]
 pub(super) struct History {
     pub(super) at: Timestamp,
+    pub(super) key: Option<Arc<str>>,
     pub(super) kept: Kept,
 }
 
@@ -57,6 +61,13 @@ pub(super) struct Held {
     pub(super) expires_at: Timestamp,
 }
 
+/// What owners are told.
+#[derive(Debug)]
+pub(super) enum Told {
+    Look(Vec<i64>),
+    PausesChanged,
+}
+
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) keep: PublishedKeep,
@@ -72,7 +83,8 @@ pub(super) struct Store {
     pub(super) discarded: Vec<Dead>,
     pub(super) leases: Vec<Held>,
     pub(super) instances: HashMap<Uuid, (Heartbeat, Timestamp)>,
-    pub(super) commands: Vec<Vec<i64>>,
+    pub(super) commands: Vec<Told>,
+    pub(super) pauses: BTreeMap<Target, Pause>,
 }
 
 impl Store {
@@ -96,6 +108,7 @@ impl Store {
             leases: vec![free; usize::from(shards)],
             instances: HashMap::new(),
             commands: Vec::new(),
+            pauses: BTreeMap::new(),
         }
     }
 
@@ -162,9 +175,11 @@ impl Store {
 
     /// When the row falls due for this sink.
     pub(super) fn due(&self, row: &Stored, sink: &str) -> Timestamp {
-        let next = self
-            .delivery(row.seq, sink)
-            .and_then(|delivery| delivery.next_at);
+        let delivery = self.delivery(row.seq, sink);
+        if delivery.is_some_and(|delivery| delivery.skip.is_some()) {
+            return Timestamp(i64::MIN);
+        }
+        let next = delivery.and_then(|delivery| delivery.next_at);
         next.map_or(row.available_at, |next| next.max(row.available_at))
     }
 
@@ -187,6 +202,7 @@ impl Store {
             due_in,
             attempts: delivery.map_or(0, |delivery| delivery.attempts),
             done,
+            skip: delivery.and_then(|delivery| delivery.skip.clone()),
             size,
             body: wanted.then(|| row.body.clone()),
         }
@@ -213,19 +229,22 @@ impl Store {
                 Some(clean(error)),
                 None,
             ),
-            Verdict::Discarded {
-                attempts, error, ..
-            } => (*attempts, None, Some(clean(error)), None),
+            Verdict::Discarded { attempts, .. } => (*attempts, None, None, None),
         };
+        let at = (outcome.seq, outcome.sink.to_string());
         let delivery = Delivery {
             mark,
             attempts,
             next_at,
+            failed_at: last_error.is_some().then_some(now),
             last_error,
+            skip: self
+                .deliveries
+                .get(&at)
+                .and_then(|before| before.skip.clone()),
             route: outcome.route.clone(),
             kept,
         };
-        let at = (outcome.seq, outcome.sink.to_string());
         self.deliveries.insert(at, delivery);
     }
 
@@ -273,7 +292,8 @@ impl Store {
             position: receipt.1,
             payload: full.then(|| row.body.payload.as_bytes().to_vec()),
         };
-        self.published.push(History { at, kept });
+        let key = row.ordering_key.clone();
+        self.published.push(History { at, key, kept });
     }
 
     pub(super) fn set_aside(&mut self, outcome: &Outcome, at: Timestamp) {

@@ -1,5 +1,6 @@
 //! The operator's side.
 
+use serde_json::{Value, json};
 use sqlx::postgres::PgRow;
 use sqlx::{Row as _, query};
 use uuid::Uuid;
@@ -99,6 +100,7 @@ impl Postgres {
             leases: self.list_leases().await?,
             instances,
             discarded,
+            pauses: self.list_pauses(&self.admin).await?,
         })
     }
 
@@ -146,13 +148,8 @@ impl Postgres {
             ));
         }
         seqs.dedup();
-        for slice in seqs.chunks(SEQS_PER_COMMAND) {
-            let call = query(self.sql.control_look.text())
-                .bind(slice.to_vec())
-                .bind(clean(&by.name, 255));
-            session.execute(REQUEUING, call).await?;
-        }
-        self.audit(&mut session, "requeue", by, filter, taken)
+        self.tell_to_look(&mut session, &seqs, by).await?;
+        self.audit(&mut session, "requeue", by, selection(filter, taken))
             .await?;
         session.finish(REQUEUING).await?;
         Ok(taken)
@@ -166,7 +163,7 @@ impl Postgres {
         let mut session = self.admin.transaction(DROPPING, true).await?;
         let call = filtered(query(self.sql.discarded_drop.text()), filter);
         let dropped = session.execute(DROPPING, call).await?;
-        self.audit(&mut session, "drop", by, filter, dropped)
+        self.audit(&mut session, "drop", by, selection(filter, dropped))
             .await?;
         session.finish(DROPPING).await?;
         Ok(dropped)
@@ -180,22 +177,29 @@ impl Postgres {
         rows.iter().map(|row| self.column(KINDS, row, 0)).collect()
     }
 
-    async fn audit(
+    /// Tells the owners which rows to look at.
+    pub(super) async fn tell_to_look(
+        &self,
+        session: &mut Session<'_>,
+        seqs: &[i64],
+        by: &Operator,
+    ) -> Result<(), SourceError> {
+        for slice in seqs.chunks(SEQS_PER_COMMAND) {
+            let call = query(self.sql.control_look.text())
+                .bind(slice.to_vec())
+                .bind(clean(&by.name, 255));
+            session.execute("telling the owners", call).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn audit(
         &self,
         session: &mut Session<'_>,
         action: &str,
         by: &Operator,
-        filter: &DiscardedFilter,
-        count: u64,
+        detail: Value,
     ) -> Result<(), SourceError> {
-        let detail = serde_json::json!({
-            "count": count,
-            "ids": filter.ids,
-            "sink": filter.sink,
-            "kind": filter.kind,
-            "ordering_key": filter.ordering_key,
-            "reason": filter.reason,
-        });
         let call = query(self.sql.audit.text())
             .bind(clean(&by.name, 255))
             .bind(action.to_owned())
@@ -206,8 +210,22 @@ impl Postgres {
     }
 }
 
-/// Binds a filter: `$1` to `$6` of every statement on discarded events.
-fn filtered(call: Call, filter: &DiscardedFilter) -> Call {
+/// What the audit keeps of a filter.
+fn selection(filter: &DiscardedFilter, count: u64) -> Value {
+    json!({
+        "count": count,
+        "ids": filter.ids,
+        "sink": filter.sink,
+        "kind": filter.kind,
+        "ordering_key": filter.ordering_key,
+        "reason": filter.reason,
+        "code": filter.code,
+        "older_than_s": filter.older_than.map(|age| age.as_secs()),
+    })
+}
+
+/// Binds a filter: `$1` to `$8` of every statement on discarded events.
+pub(super) fn filtered(call: Call, filter: &DiscardedFilter) -> Call {
     let prefix = filter
         .kind
         .as_deref()
@@ -224,6 +242,8 @@ fn filtered(call: Call, filter: &DiscardedFilter) -> Call {
         .bind(prefix.map(str::to_owned))
         .bind(filter.ordering_key.clone())
         .bind(filter.reason.clone())
+        .bind(filter.code.clone())
+        .bind(filter.older_than.map(micros))
 }
 
 fn discarded(row: &PgRow) -> Result<Discarded, sqlx::Error> {

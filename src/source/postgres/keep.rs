@@ -45,6 +45,7 @@ impl Postgres {
             return Ok(Commands {
                 mark: self.only(COMMANDS, &rows, 0)?,
                 items: Vec::new(),
+                pauses: Some(self.list_pauses(&self.relay).await?),
             });
         };
         let call = query(self.sql.commands.text())
@@ -53,11 +54,17 @@ impl Postgres {
         let mut commands = Commands {
             mark: after,
             items: Vec::new(),
+            pauses: None,
         };
+        let mut paused = false;
         for row in self.relay.rows(COMMANDS, call).await? {
             commands.mark = self.column(COMMANDS, &row, 0)?;
             let word: String = self.column(COMMANDS, &row, 1)?;
             let payload: String = self.column(COMMANDS, &row, 2)?;
+            if word == "pauses" {
+                paused = true;
+                continue;
+            }
             match command(&word, &payload) {
                 Some(command) => commands.items.push(command),
                 None => tracing::warn!(
@@ -66,6 +73,9 @@ impl Postgres {
                     "a command that this version does not know was passed over"
                 ),
             }
+        }
+        if paused {
+            commands.pauses = Some(self.list_pauses(&self.relay).await?);
         }
         Ok(commands)
     }

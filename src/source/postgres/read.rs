@@ -101,14 +101,21 @@ fn decode(row: &PgRow) -> Result<Row, sqlx::Error> {
     let size: Option<i32> = row.try_get(9)?;
     let due = next_at.map_or(available_at, |next_at| next_at.max(available_at));
     let key: Option<String> = row.try_get(3)?;
+    let skip: Option<String> = row.try_get(16)?;
+    let at_once = done || skip.is_some();
     Ok(Row {
         seq: row.try_get(0)?,
         id: row.try_get(1)?,
         kind: row.try_get(2)?,
         ordering_key: key.map(Arc::from),
-        due_in: if done { Duration::ZERO } else { due.after(now) },
+        due_in: if at_once {
+            Duration::ZERO
+        } else {
+            due.after(now)
+        },
         attempts: u32::try_from(attempts.max(0)).unwrap_or(u32::MAX),
         done,
+        skip,
         size: size
             .and_then(|size| usize::try_from(size).ok())
             .unwrap_or(0),

@@ -14,10 +14,11 @@ use super::error::Failure;
 use super::{Sqlite, json};
 use crate::event::Timestamp;
 use crate::source::admin::{
-    Admin, Discarded, DiscardedFilter, InstanceView, Migrated, NewEvent, Operator,
+    Admin, Discarded, DiscardedFilter, InstanceView, Migrated, NewEvent, Operator, Overtakes,
     PendingMigration, SinkCount, Status, base64,
 };
-use crate::source::{Source as _, SourceError};
+use crate::source::waiting::{KeyEvent, KeyName, Pick, Waiting};
+use crate::source::{Pause, Source as _, SourceError, Target};
 
 #[async_trait]
 impl Admin for Sqlite {
@@ -59,10 +60,11 @@ impl Admin for Sqlite {
             let instances: Vec<Instance> = query.fetch_all(taken.sql()).await?;
             let query = sqlx::query_as(include_str!("sql/discarded_counts.sql"));
             let counts: Vec<(String, i64)> = query.fetch_all(taken.sql()).await?;
+            let pauses = super::operate::pauses(&mut taken).await?;
             taken.give_back();
-            Ok((instances, counts))
+            Ok((instances, counts, pauses))
         };
-        let (instances, counts) = self.reader.limited("read the status", read).await?;
+        let (instances, counts, pauses) = self.reader.limited("read the status", read).await?;
         let view = |(instance, host, version, listening, report, seen): Instance| InstanceView {
             instance: decode::id(instance.as_bytes()),
             host,
@@ -81,6 +83,7 @@ impl Admin for Sqlite {
             leases,
             instances: instances.into_iter().map(view).collect(),
             discarded: counts.into_iter().map(count).collect(),
+            pauses,
         })
     }
 
@@ -115,9 +118,7 @@ impl Admin for Sqlite {
                 query.bind(&numbers).execute(taken.sql()).await?;
                 let query = sqlx::query(include_str!("sql/requeue_unmark.sql"));
                 query.bind(&numbers).execute(taken.sql()).await?;
-                let query = sqlx::query(include_str!("sql/insert_look.sql"));
-                let query = query.bind(json(&chosen.seqs)).bind(&by.name).bind(&now);
-                query.execute(taken.sql()).await?;
+                super::operate::tell_to_look(&mut taken, &chosen.seqs, by).await?;
                 chosen.remove(&mut taken, "requeue", by).await?;
             }
             taken.commit().await?;
@@ -146,6 +147,43 @@ impl Admin for Sqlite {
             Ok(chosen.numbers.len() as u64)
         };
         self.writer.limited("drop discarded events", drop).await
+    }
+
+    async fn overtakes(&self, filter: &DiscardedFilter) -> Result<Overtakes, SourceError> {
+        self.look_ahead(filter).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>, SourceError> {
+        self.list_pauses().await
+    }
+
+    async fn pause(&self, target: &Target, by: &Operator) -> Result<bool, SourceError> {
+        self.hold(target, by).await
+    }
+
+    async fn resume(&self, target: &Target, by: &Operator) -> Result<bool, SourceError> {
+        self.let_go(target, by).await
+    }
+
+    async fn waiting(&self, sink: Option<&str>, limit: u32) -> Result<Vec<Waiting>, SourceError> {
+        self.list_waiting(sink, limit).await
+    }
+
+    async fn key_events(
+        &self,
+        sink: &str,
+        key: &KeyName,
+        limit: u32,
+    ) -> Result<Vec<KeyEvent>, SourceError> {
+        self.read_key(sink, key, limit).await
+    }
+
+    async fn hurry(&self, picks: &[Pick], by: &Operator) -> Result<u64, SourceError> {
+        self.retry_now(picks, by).await
+    }
+
+    async fn skip(&self, picks: &[Pick], by: &Operator) -> Result<u64, SourceError> {
+        self.mark_skipped(picks, by).await
     }
 
     async fn pending_kinds(&self, limit: u32) -> Result<Vec<String>, SourceError> {
@@ -179,8 +217,9 @@ async fn insert(taken: &mut Taken<'_>, event: &NewEvent) -> Result<Uuid, Failure
 }
 
 /// A filter as the statements take it.
-struct Conditions<'a> {
+pub(super) struct Conditions<'a> {
     ids: Option<String>,
+    until: Option<String>,
     kind: Option<&'a str>,
     prefix: Option<&'a str>,
     filter: &'a DiscardedFilter,
@@ -189,20 +228,23 @@ struct Conditions<'a> {
 type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
 
 impl<'a> Conditions<'a> {
-    fn of(filter: &'a DiscardedFilter) -> Self {
+    pub(super) fn of(filter: &'a DiscardedFilter) -> Self {
         let ids = filter.ids.iter().map(|id| id.hyphenated().to_string());
         let ids: Vec<String> = ids.collect();
         let kind = filter.kind.as_deref();
         let prefix = kind.and_then(|kind| kind.strip_suffix('*'));
         Self {
             ids: (!ids.is_empty()).then(|| json(ids)),
+            until: filter
+                .older_than
+                .map(|age| earlier(Timestamp::now(), age).to_string()),
             kind: kind.filter(|_| prefix.is_none()),
             prefix,
             filter,
         }
     }
 
-    fn bind<'q>(&self, query: Query<'q>) -> Query<'q> {
+    pub(super) fn bind<'q>(&self, query: Query<'q>) -> Query<'q> {
         query
             .bind(self.ids.clone())
             .bind(self.filter.sink.clone())
@@ -210,6 +252,8 @@ impl<'a> Conditions<'a> {
             .bind(self.prefix.map(str::to_owned))
             .bind(self.filter.ordering_key.clone())
             .bind(self.filter.reason.clone())
+            .bind(self.filter.code.clone())
+            .bind(self.until.clone())
     }
 }
 
@@ -248,14 +292,7 @@ impl Chosen {
         let query = sqlx::query(include_str!("sql/delete_discarded.sql"));
         query.bind(json(&self.numbers)).execute(taken.sql()).await?;
         let detail = value!({ "count": self.numbers.len(), "seqs": self.seqs });
-        let query = sqlx::query(include_str!("sql/insert_audit.sql"))
-            .bind(Timestamp::now().to_string())
-            .bind(&by.name)
-            .bind(action)
-            .bind(&by.reason)
-            .bind(detail.to_string());
-        query.execute(taken.sql()).await?;
-        Ok(())
+        super::operate::audit(taken, action, by, &detail).await
     }
 }
 

@@ -22,29 +22,37 @@ impl Sqlite {
             let query = sqlx::query_scalar(include_str!("sql/sequence.sql")).bind("outbox_control");
             let mark: Option<i64> = query.fetch_optional(taken.sql()).await?;
             let mark = mark.unwrap_or(0);
-            let rows: Vec<(i64, Option<String>)> = match after {
+            let rows: Vec<(i64, String, Option<String>)> = match after {
                 Some(after) if after < mark => {
                     let query = sqlx::query_as(include_str!("sql/commands.sql"));
                     query.bind(after).bind(LIMIT).fetch_all(taken.sql()).await?
                 }
                 _ => Vec::new(),
             };
+            // After the commands: what they changed is in it.
+            let paused = after.is_none() || rows.iter().any(|(_, verb, _)| verb == "pauses");
+            let pauses = match paused {
+                true => Some(super::operate::pauses(&mut taken).await?),
+                false => None,
+            };
             taken.give_back();
-            Ok((mark, rows))
+            Ok((mark, rows, pauses))
         };
-        let (mark, rows) = self.reader.limited("read commands", read).await?;
-        let last = rows.last().map(|(number, _)| *number);
+        let (mark, rows, pauses) = self.reader.limited("read commands", read).await?;
+        let last = rows.last().map(|(number, ..)| *number);
         let mark = match last {
             Some(last) if rows.len() as i64 == LIMIT => last,
             Some(last) => last.max(mark),
             None => mark,
         };
-        let items = rows.into_iter().map(|(_, seqs)| Command::Look {
+        let looks = rows.into_iter().filter(|(_, verb, _)| verb == "look");
+        let items = looks.map(|(_, _, seqs)| Command::Look {
             seqs: serde_json::from_str(seqs.as_deref().unwrap_or("[]")).unwrap_or_default(),
         });
         Ok(Commands {
             mark,
             items: items.collect(),
+            pauses,
         })
     }
 

@@ -179,6 +179,8 @@ fn one(row: &SqliteRow, now: Timestamp, whole: bool) -> Result<Row, sqlx::Error>
     let due = due
         .chain(next.and_then(|next| decode::moment(next.as_bytes())))
         .max();
+    let skip: Option<String> = row.try_get(15)?;
+    let due = due.filter(|_| skip.is_none());
     let due_in = due.map_or(Duration::ZERO, |due| decode::until(due, now));
     let body = match row.try_get::<Option<Vec<u8>>, _>(11)? {
         Some(payload) if whole || (due_in.is_zero() && !done) => Some(body(row, payload)?),
@@ -192,6 +194,7 @@ fn one(row: &SqliteRow, now: Timestamp, whole: bool) -> Result<Row, sqlx::Error>
         due_in,
         attempts: decode::count(row.try_get(7)?),
         done,
+        skip,
         size: row.try_get::<i64, _>(9)? as usize,
         body,
     })

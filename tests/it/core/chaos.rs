@@ -26,6 +26,7 @@ use self::ledger::Ledger;
 use self::world::World;
 
 pub mod dice;
+mod hand;
 mod ledger;
 mod world;
 
@@ -95,6 +96,7 @@ impl Run {
         database.sweep_every = Duration::from_millis(100 + dice.below(300));
         database.budget_events = *dice.pick(&[16, 100, 1_000, 4_096]).unwrap();
         database.budget_bytes = *dice.pick(&[20_000, 1 << 20, 32 << 20]).unwrap();
+        database.max_parked = *dice.pick(&[2, 20, 100_000]).unwrap();
         database.poll_max = Duration::from_millis(200);
         if dice.chance(20) {
             database.quiet_after = Some(Duration::from_millis(200));
@@ -154,6 +156,13 @@ impl Run {
         }
         if dice.chance(50) {
             tasks.spawn(world::operate(Arc::clone(&world), own(42)));
+        }
+        if dice.chance(50) {
+            tasks.spawn(hand::pause(Arc::clone(&world), own(43)));
+            tasks.spawn(hand::pause(Arc::clone(&world), own(44)));
+        }
+        if dice.chance(50) {
+            tasks.spawn(hand::skip(Arc::clone(&world), own(45)));
         }
         for (index, sink) in self.sinks.iter().enumerate() {
             if dice.chance(40) {

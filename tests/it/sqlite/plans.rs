@@ -14,6 +14,14 @@ const WALKS: &[(&str, &str)] = &[
     ("discarded.sql", "SCAN outbox_discarded"), // an operator's question
     ("discarded_numbers.sql", "SCAN outbox_discarded"), // an operator's command
     ("discarded_counts.sql", "SCAN outbox_discarded"), // an operator's question
+    ("overtakes.sql", "SCAN outbox_discarded"), // an operator's question, bounded by LIMIT
+    ("overtakes.sql", "SCAN outbox_published"), // the same
+    (
+        "waiting_failed.sql",
+        "SCAN d USING INDEX outbox_delivery_next",
+    ), // what has failed, bounded by LIMIT
+    ("pauses.sql", "SCAN outbox_pause"),        // small
+    ("insert_pause.sql", "SCAN outbox_pause"),  // small
     ("purge_published.sql", "SCAN outbox_published"), // bounded by LIMIT
     ("purge_discarded.sql", "SCAN outbox_discarded"), // bounded by LIMIT
     ("purge_control.sql", "SCAN outbox_control"), // small

@@ -23,6 +23,8 @@ pub struct Work {
     pub may_be_repeat: bool,
     /// It re-entered its key by an operator's word: no inversion.
     pub reentered: bool,
+    /// To be set aside instead of sent, by an operator's word: these words.
+    pub skip: Option<Arc<str>>,
 }
 
 /// What the claimer has to do.

@@ -34,6 +34,7 @@ impl Feed {
                 state.repeat = None;
             }
         }
+        self.note_drained(&key);
         self.wake_if_drained(&OrderKey::Named(key));
     }
 
@@ -61,6 +62,7 @@ impl Feed {
                     self.fall_behind(&key, *seq, until, now);
                 }
             }
+            self.note_drained(&key);
             self.wake_if_drained(&OrderKey::Named(key));
         }
     }
@@ -166,6 +168,7 @@ impl Feed {
             return;
         };
         state.held = 0;
+        state.halted = false;
         state.held_max = i64::MIN;
         if let Some(lowest) = lost.iter().min() {
             state.repeat = Some(*lowest);

@@ -31,8 +31,12 @@ impl Feed {
 
     /// Keeps the due times and the reading queue in step with a key's wait.
     pub(super) fn rewait(&mut self, key: &OrderKey, before: Option<Wait>, after: Wait) {
-        if let Some(Wait::Until(due)) = before {
-            self.parked.remove(due, key);
+        match before {
+            Some(Wait::Until(due)) => self.parked.remove(due, key),
+            Some(Wait::Paused) => {
+                self.held_back.remove(key);
+            }
+            _ => {}
         }
         match after {
             Wait::Until(due) => {
@@ -40,6 +44,7 @@ impl Feed {
                     self.forget(&dropped);
                 }
             }
+            Wait::Paused => self.hold_back(key),
             Wait::Ready => self.ready.push_back(key.clone()),
             Wait::Drain | Wait::Reading(_) => {}
         }
@@ -222,8 +227,10 @@ impl Feed {
                 let full = self
                     .keys
                     .get(key)
-                    .is_some_and(|state| state.held >= state.cap(share));
-                if !row.due_in.is_zero() {
+                    .is_some_and(|state| state.halted || state.held >= state.cap(share));
+                if self.must_wait(&row, &route) {
+                    stop = Some(Wait::Paused);
+                } else if !row.due_in.is_zero() {
                     stop = Some(Wait::Until(due_at(now, &row)));
                 } else if full || !self.budget.has_room() {
                     stop = Some(Wait::Drain);

@@ -64,6 +64,9 @@ impl Feed {
                     self.set_behind(key, *seq, wait, Wait::Drain);
                 }
                 Some(Flow::Behind { .. }) => {}
+                None if self.has_more_in_table() => {
+                    self.fall_behind(key, i64::MIN, Wait::Drain, now);
+                }
                 None | Some(Flow::Forward) => {
                     self.fall_behind(key, *seq, Wait::Reading(1), now);
                     news.push(*seq);
@@ -87,7 +90,7 @@ impl Feed {
                     && !behind
                     && !self.is_known(head.seq)
                     && !self.cursor.gaps().contains(head.seq)
-                    && !self.parked.overflowed()
+                    && !self.has_more_in_table()
                     && self.routes.to_sink(&head.kind, &self.sink).is_some()
             })
             .map(|head| head.seq)
@@ -144,6 +147,10 @@ impl Feed {
                     self.again.insert(seq);
                 }
             }
+            if origin == Origin::Command && seq > self.cursor.at() {
+                // What stands before it in its key is not read yet either: reading forward brings both.
+                continue;
+            }
             self.cursor.gaps_mut().fill(seq);
             let Some(route) = self.wanted(&row) else {
                 continue;
@@ -153,6 +160,7 @@ impl Feed {
             match row.ordering_key.clone() {
                 None => {
                     self.alone.remove(&seq);
+                    self.held_back.remove(&OrderKey::Alone(seq));
                     self.take_alone(row, route, reentered, now, &mut out);
                 }
                 Some(key) => self.late_row(key, row, route, origin, now, &mut out),
@@ -175,7 +183,16 @@ impl Feed {
         let seq = row.seq;
         let reentered = origin == Origin::Command;
         let flow = self.keys.get(&key).map(|state| state.flow.clone());
+        let must_wait = self.must_wait(&row, &route);
+        let halted = self.keys.get(&key).is_some_and(|state| state.halted);
         match flow {
+            None if self.has_more_in_table() => {
+                // The table may hold an earlier row of it.
+                self.fall_behind(&key, i64::MIN, Wait::Drain, now);
+            }
+            None | Some(Flow::Forward) if must_wait => {
+                self.fall_behind(&key, seq, Wait::Paused, now);
+            }
             None | Some(Flow::Forward) if row.due_in.is_zero() && row.body.is_some() => {
                 self.hand_named(key, row, route, reentered, out);
             }
@@ -190,6 +207,12 @@ impl Feed {
                 if let Some(late) = late.filter(|late| *late < seq) {
                     return self.set_behind(&key, late, wait, Wait::Drain);
                 }
+                if must_wait {
+                    return self.set_behind(&key, from, wait, Wait::Paused);
+                }
+                if halted {
+                    return self.set_behind(&key, from, wait, Wait::Drain);
+                }
                 if !row.due_in.is_zero() {
                     let until = Wait::Until(due_at(now, &row));
                     return self.set_behind(&key, from, wait, until);
@@ -199,14 +222,15 @@ impl Feed {
             }
             Some(Flow::Behind {
                 from,
-                wait: wait @ Wait::Until(_),
+                wait: wait @ (Wait::Until(_) | Wait::Paused),
                 ..
-            }) if seq < from => {
-                // A new head: what the key waited for does not concern it.
-                self.set_behind(&key, seq, wait, Wait::Drain);
+            }) if seq < from || reentered => {
+                // A new head, or an operator's word: what the key waited for does not concern it.
+                self.set_behind(&key, seq.min(from), wait, Wait::Drain);
             }
             Some(Flow::Behind { from, wait, .. }) if seq < from => {
-                if row.due_in.is_zero() && row.body.is_some() {
+                let may_go = !must_wait && !halted && row.due_in.is_zero();
+                if may_go && row.body.is_some() {
                     self.hand_named(key, row, route, reentered, out);
                 } else if let Some(state) = self.keys.get_mut(&key) {
                     state.lower_from(seq);

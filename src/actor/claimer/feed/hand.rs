@@ -64,7 +64,9 @@ impl Feed {
         out: &mut Actions,
     ) {
         let seq = row.seq;
-        let wait = if !row.due_in.is_zero() {
+        let wait = if self.must_wait(&row, &route) {
+            Some(Wait::Paused)
+        } else if !row.due_in.is_zero() {
             Some(Wait::Until(due_at(now, &row)))
         } else if row.body.is_none() || !self.budget.has_room() {
             Some(Wait::Ready)
@@ -84,6 +86,7 @@ impl Feed {
 
     pub(super) fn work(&self, row: Row, route: Arc<Route>, reentered: bool) -> Option<Work> {
         let attempts = row.attempts;
+        let skip = row.skip.as_deref().map(Arc::from);
         let event = row.into_event()?;
         let may_be_repeat = event.seq <= self.repeat_below || attempts > 0;
         Some(Work {
@@ -93,6 +96,7 @@ impl Feed {
             strikes: Strikes::default(),
             may_be_repeat,
             reentered,
+            skip,
         })
     }
 }

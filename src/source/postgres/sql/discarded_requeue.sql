@@ -10,6 +10,8 @@ with picked as (
   and ($4::text is null or starts_with(d.kind, $4))
   and ($5::text is null or d.ordering_key = $5)
   and ($6::text is null or d.reason = $6)
+  and ($7::text is null or d.code = $7)
+  and ($8::bigint is null or d.discarded_at <= statement_timestamp() - $8 * interval '1 microsecond')
   returning d.id, d.sink, d.seq, d.kind, d.ordering_key, d.payload, d.payload_bytes, d.content_type,
             d.headers, d.occurred_at, d.available_at, d.route
 ),

@@ -1,6 +1,6 @@
 -- What a relay's role needs. It owns nothing and inserts no events.
 grant usage on schema {schema} to {role};
-grant select on {schema}.migration, {schema}.settings to {role};
+grant select on {schema}.migration, {schema}.settings, {schema}.pause to {role};
 -- update is for row locks: events are never updated.
 grant select, update, delete on {schema}.event to {role};
 grant select, insert, update, delete on {schema}.delivery, {schema}.discarded, {schema}.instance to {role};

@@ -2,6 +2,6 @@
 -- sees no payload or headers but those of discarded events.
 grant usage on schema {schema} to {role};
 grant select on {schema}.migration, {schema}.settings, {schema}.lease, {schema}.instance, {schema}.delivery,
-  {schema}.discarded, {schema}.control, {schema}.audit to {role};
+  {schema}.discarded, {schema}.pause, {schema}.control, {schema}.audit to {role};
 grant select (seq, id, kind, ordering_key, content_type, occurred_at, available_at) on {schema}.event to {role};
 grant select on sequence {schema}.event_seq, {schema}.wake_until to {role};

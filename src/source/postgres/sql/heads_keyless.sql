@@ -1,7 +1,7 @@
 -- One slice of the sweep over rows without a key: the next $3 after $2, with whether this sink is done.
 -- Served by event_key (nulls stand together, by seq); marks by delivery_pkey.
 select e.seq, e.kind, coalesce(d.state <> 'retry', false),
-       greatest(e.available_at, d.next_at) <= statement_timestamp()
+       d.skip is not null or greatest(e.available_at, d.next_at) <= statement_timestamp()
 from (
   select o.seq, o.kind, o.available_at
   from {schema}.event as o

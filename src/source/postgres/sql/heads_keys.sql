@@ -22,7 +22,8 @@ with recursive keys (ordering_key) as (
 select k.ordering_key, h.seq, h.kind, h.due
 from (select keys.ordering_key from keys where keys.ordering_key is not null limit $3) as k
 left join lateral (
-  select o.seq, o.kind, greatest(o.available_at, d.next_at) <= statement_timestamp() as due
+  select o.seq, o.kind,
+         d.skip is not null or greatest(o.available_at, d.next_at) <= statement_timestamp() as due
   from {schema}.event as o
   left join {schema}.delivery as d on d.seq = o.seq and d.sink = $1
   where o.ordering_key = k.ordering_key and coalesce(d.state = 'retry', true)

@@ -6,6 +6,7 @@ from (
                ('published', 'INSERT'), ('discarded', 'SELECT,INSERT,UPDATE,DELETE'),
                ('settings', 'SELECT'), ('lease', 'SELECT,UPDATE'),
                ('instance', 'SELECT,INSERT,UPDATE,DELETE'), ('control', 'SELECT,UPDATE,DELETE'),
+               ('pause', 'SELECT'),
                ('audit', 'SELECT,UPDATE,DELETE')) as t (name, needed)
   cross join lateral unnest(string_to_array(t.needed, ',')) as p (what)
   union all

@@ -8,9 +8,9 @@ select seq, id, kind, ordering_key, available_at, next_at, statement_timestamp()
        case when wanted then payload_bytes end,
        case when wanted then content_type end,
        case when wanted then headers::text end,
-       occurred_at
+       occurred_at, skip
 from (
-  select e.*, d.next_at, coalesce(d.attempts, 0) as attempts, s.done, s.size, w.wanted,
+  select e.*, d.next_at, d.skip, coalesce(d.attempts, 0) as attempts, s.done, s.size, w.wanted,
          count(*) filter (where w.wanted) over (order by e.seq rows unbounded preceding) as bodies
   from (
     select o.seq, o.id, o.kind, o.ordering_key, o.payload, o.payload_bytes, o.content_type, o.headers,
@@ -33,7 +33,7 @@ from (
   cross join lateral (
     select not s.done
            and s.size <= $5
-           and greatest(e.available_at, d.next_at) <= statement_timestamp()
+           and (d.skip is not null or greatest(e.available_at, d.next_at) <= statement_timestamp())
            and not coalesce(e.ordering_key = any ($4::text[]), false) as wanted
   ) as w
 ) as r

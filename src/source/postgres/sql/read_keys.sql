@@ -6,11 +6,12 @@ select e.seq, e.id, e.kind, e.ordering_key, e.available_at, e.next_at, statement
        case when w.wanted then e.payload_bytes end,
        case when w.wanted then e.content_type end,
        case when w.wanted then e.headers::text end,
-       e.occurred_at
+       e.occurred_at, e.skip
 from unnest($2::text[], $3::bigint[]) as k (ordering_key, first_seq)
 cross join lateral (
   select o.seq, o.id, o.kind, o.ordering_key, o.payload, o.payload_bytes, o.content_type, o.headers,
-         o.occurred_at, o.available_at, d.next_at, coalesce(d.attempts, 0) as attempts
+         o.occurred_at, o.available_at, d.next_at, d.skip,
+         coalesce(d.attempts, 0) as attempts
   from {schema}.event as o
   left join {schema}.delivery as d on d.seq = o.seq and d.sink = $1
   where o.ordering_key = k.ordering_key
@@ -27,5 +28,6 @@ cross join lateral (
          ) as size
 ) as s
 cross join lateral (
-  select s.size <= $5 and greatest(e.available_at, e.next_at) <= statement_timestamp() as wanted
+  select s.size <= $5
+         and (e.skip is not null or greatest(e.available_at, e.next_at) <= statement_timestamp()) as wanted
 ) as w

@@ -3,7 +3,7 @@
 select e.seq, e.id, e.kind, e.ordering_key, e.available_at, d.next_at, statement_timestamp(),
        coalesce(d.attempts, 0), false,
        greatest(octet_length(e.payload::text), octet_length(e.payload_bytes)), true,
-       e.payload::text, e.payload_bytes, e.content_type, e.headers::text, e.occurred_at
+       e.payload::text, e.payload_bytes, e.content_type, e.headers::text, e.occurred_at, d.skip
 from {schema}.event as e
 left join {schema}.delivery as d on d.seq = e.seq and d.sink = $1
 where e.seq = any ($2::bigint[]) and coalesce(d.state = 'retry', true)

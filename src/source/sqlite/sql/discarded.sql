@@ -1,5 +1,6 @@
 -- Discarded events that match every condition given, newest first. Walks the table backwards.
--- ?1 ids (JSON array), ?2 sink, ?3 kind, ?4 prefix of the kind, ?5 key, ?6 reason, ?7 limit
+-- ?1 ids (JSON array), ?2 sink, ?3 kind, ?4 prefix of the kind, ?5 key, ?6 reason, ?7 code,
+-- ?8 set aside until this moment, ?9 limit
 SELECT
     seq,
     CAST(id AS BLOB),
@@ -22,5 +23,7 @@ WHERE (?1 IS NULL OR id IN (SELECT value FROM json_each(?1)))
     AND (?4 IS NULL OR substr(kind, 1, length(?4)) = ?4)
     AND (?5 IS NULL OR ordering_key = ?5)
     AND (?6 IS NULL OR reason = ?6)
+    AND (?7 IS NULL OR code = ?7)
+    AND (?8 IS NULL OR discarded_at <= ?8)
 ORDER BY number DESC
-LIMIT ?7;
+LIMIT ?9;

@@ -1,5 +1,6 @@
 -- Which discarded events match every condition given. Walks the table.
--- ?1 ids (JSON array), ?2 sink, ?3 kind, ?4 prefix of the kind, ?5 key, ?6 reason
+-- ?1 ids (JSON array), ?2 sink, ?3 kind, ?4 prefix of the kind, ?5 key, ?6 reason, ?7 code,
+-- ?8 set aside until this moment
 SELECT number, seq, sink
 FROM outbox_discarded
 WHERE (?1 IS NULL OR id IN (SELECT value FROM json_each(?1)))
@@ -8,4 +9,6 @@ WHERE (?1 IS NULL OR id IN (SELECT value FROM json_each(?1)))
     AND (?4 IS NULL OR substr(kind, 1, length(?4)) = ?4)
     AND (?5 IS NULL OR ordering_key = ?5)
     AND (?6 IS NULL OR reason = ?6)
+    AND (?7 IS NULL OR code = ?7)
+    AND (?8 IS NULL OR discarded_at <= ?8)
 ORDER BY number;

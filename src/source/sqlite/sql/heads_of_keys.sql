@@ -27,7 +27,8 @@ SELECT
     typeof(k.ordering_key) = 'blob',
     e.seq,
     CAST(e.kind AS BLOB),
-    rtrim(e.available_at, 'Z') <= ?5 AND coalesce(rtrim(d.next_at, 'Z'), '') <= ?5
+    d.skip IS NOT NULL
+        OR (rtrim(e.available_at, 'Z') <= ?5 AND coalesce(rtrim(d.next_at, 'Z'), '') <= ?5)
 FROM keys AS k
 LEFT JOIN outbox_event AS e ON e.seq = (
     SELECT r.seq

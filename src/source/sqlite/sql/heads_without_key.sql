@@ -5,7 +5,8 @@ SELECT
     e.seq,
     CAST(e.kind AS BLOB),
     coalesce(d.state, 'retrying') <> 'retrying',
-    rtrim(e.available_at, 'Z') <= ?4 AND coalesce(rtrim(d.next_at, 'Z'), '') <= ?4
+    d.skip IS NOT NULL
+        OR (rtrim(e.available_at, 'Z') <= ?4 AND coalesce(rtrim(d.next_at, 'Z'), '') <= ?4)
 FROM outbox_event AS e
 LEFT JOIN outbox_delivery AS d ON d.seq = e.seq AND d.sink = ?1
 WHERE e.ordering_key IS NULL AND e.seq > ?2

@@ -19,7 +19,8 @@ SELECT
     CASE WHEN w.wanted THEN CAST(coalesce(e.payload, e.payload_bytes, x'') AS BLOB) END,
     CASE WHEN w.wanted THEN CAST(e.content_type AS BLOB) END,
     CASE WHEN w.wanted THEN CAST(e.headers AS BLOB) END,
-    CASE WHEN w.wanted THEN CAST(e.occurred_at AS BLOB) END
+    CASE WHEN w.wanted THEN CAST(e.occurred_at AS BLOB) END,
+    w.skip
 FROM (
     SELECT *, sum(wanted) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS bodies
     FROM (
@@ -28,9 +29,12 @@ FROM (
             d.state,
             d.attempts,
             d.next_at,
+            d.skip,
             coalesce(d.state, '') IN ('', 'retrying')
-                AND rtrim(e.available_at, 'Z') <= rtrim(?2, 'Z')
-                AND coalesce(d.next_at, '') <= ?2
+                AND (
+                    d.skip IS NOT NULL
+                    OR (rtrim(e.available_at, 'Z') <= rtrim(?2, 'Z') AND coalesce(d.next_at, '') <= ?2)
+                )
                 AND coalesce(octet_length(e.payload), octet_length(e.payload_bytes), 0) <= ?3
                 AND (e.ordering_key IS NULL OR e.ordering_key NOT IN (SELECT value FROM json_each(?5))) AS wanted
         FROM outbox_event AS e

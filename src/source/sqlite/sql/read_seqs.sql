@@ -16,16 +16,20 @@ SELECT
     CASE WHEN w.wanted THEN CAST(coalesce(e.payload, e.payload_bytes, x'') AS BLOB) END,
     CASE WHEN w.wanted THEN CAST(e.content_type AS BLOB) END,
     CASE WHEN w.wanted THEN CAST(e.headers AS BLOB) END,
-    CASE WHEN w.wanted THEN CAST(e.occurred_at AS BLOB) END
+    CASE WHEN w.wanted THEN CAST(e.occurred_at AS BLOB) END,
+    w.skip
 FROM (
     SELECT
         e.seq,
         d.state,
         d.attempts,
         d.next_at,
+        d.skip,
         ?5 OR (coalesce(d.state, '') IN ('', 'retrying')
-            AND rtrim(e.available_at, 'Z') <= rtrim(?2, 'Z')
-            AND coalesce(d.next_at, '') <= ?2
+            AND (
+                d.skip IS NOT NULL
+                OR (rtrim(e.available_at, 'Z') <= rtrim(?2, 'Z') AND coalesce(d.next_at, '') <= ?2)
+            )
             AND coalesce(octet_length(e.payload), octet_length(e.payload_bytes), 0) <= ?3) AS wanted
     FROM outbox_event AS e
     LEFT JOIN outbox_delivery AS d ON d.seq = e.seq AND d.sink = ?1

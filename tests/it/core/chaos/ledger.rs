@@ -20,6 +20,7 @@ struct State {
     written: Vec<Written>,
     requeued: HashSet<Uuid>,
     rejected: HashSet<(String, Uuid)>,
+    skipped: HashSet<(String, Uuid)>,
     failed: HashMap<(String, Uuid), u32>,
 }
 
@@ -42,6 +43,10 @@ impl Ledger {
 
     pub fn rejected(&self, sink: &str, id: Uuid) {
         self.state().rejected.insert((sink.to_owned(), id));
+    }
+
+    pub fn skipped(&self, sink: &str, id: Uuid) {
+        self.state().skipped.insert((sink.to_owned(), id));
     }
 
     /// The script answered in a way that may charge an attempt.
@@ -69,6 +74,7 @@ impl Ledger {
         let state = self.state();
         let at = (discarded.sink.clone(), discarded.id);
         match discarded.reason.as_str() {
+            "operator" => state.skipped.contains(&at),
             "permanent" => state.rejected.contains(&at),
             "retry_budget" => state.failed.get(&at).is_some_and(|n| *n >= max_attempts),
             _ => false,

@@ -47,13 +47,13 @@ impl World {
         }
     }
 
-    fn over(&self) -> bool {
+    pub fn over(&self) -> bool {
         Instant::now() >= self.until
     }
 }
 
 /// Random time between two deeds: nothing is waited for.
-async fn pass(span: Duration) {
+pub async fn pass(span: Duration) {
     // Time itself is what a random interleaving is made of.
     tokio::time::sleep(span).await;
 }

@@ -1,0 +1,119 @@
+//! What a sequencer reports about an event: its outcome to the settler, and words to the log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+
+use super::{FeedContext, State, decide};
+use crate::actor::claimer::feed::action::Work;
+use crate::actor::settler;
+use crate::actor::settler::batch::Item;
+use crate::sink::Receipt;
+use crate::source::{DiscardReason, Outcome, Verdict};
+
+impl State {
+    pub(super) fn published(&self, work: &Work, receipt: Receipt) {
+        if receipt.duplicate {
+            let FeedContext {
+                database,
+                sink,
+                telemetry,
+                ..
+            } = &*self.context;
+            telemetry.duplicate(database, sink, work.may_be_repeat);
+            if !work.may_be_repeat {
+                warn!(
+                    event_id = %work.event.id, %database, %sink,
+                    "the sink says it had this event already, on its first hand-over; two databases or two sinks may share message ids"
+                );
+            }
+        }
+        self.settle(
+            work,
+            Verdict::Published {
+                attempts: work.attempts,
+                receipt,
+            },
+        );
+    }
+
+    /// Sets an event aside; the key goes on when that is committed.
+    pub(super) fn discard(
+        &mut self,
+        work: &Work,
+        reason: DiscardReason,
+        code: Option<&'static str>,
+        attempts: u32,
+        error: String,
+    ) {
+        let FeedContext { database, sink, .. } = &*self.context;
+        let event = &work.event;
+        if reason == DiscardReason::Operator {
+            info!(event_id = %event.id, kind = %event.kind, %database, %sink, "event is discarded: {error}");
+        } else {
+            error!(
+                event_id = %event.id,
+                kind = %event.kind,
+                request_id = event.request_id().unwrap_or_default(),
+                %database,
+                %sink,
+                reason = reason.as_str(),
+                code,
+                attempts,
+                %error,
+                "event is discarded; see `outboxd discarded show`"
+            );
+        }
+        self.run.closing(event.seq);
+        self.settle(
+            work,
+            Verdict::Discarded {
+                reason,
+                code,
+                attempts,
+                error,
+            },
+        );
+    }
+
+    pub(super) fn settle(&self, work: &Work, verdict: Verdict) {
+        let event = &work.event;
+        let ownership = &self.context.ownership;
+        let waits = matches!(verdict, Verdict::Discarded { .. });
+        let item = Item {
+            outcome: Outcome {
+                seq: event.seq,
+                id: event.id,
+                sink: Arc::clone(&self.context.sink),
+                route: Arc::clone(&work.route.sinks),
+                lease: ownership.lease_for(event.ordering_key.as_deref(), event.seq),
+                verdict,
+            },
+            tell: settler::Tell {
+                claimer: self.context.claimer.clone(),
+                epoch: self.context.epoch,
+                feed: self.context.feed,
+                sequencer: waits.then(|| self.myself.clone()),
+            },
+        };
+        self.context.settler.send(settler::Message::Settle(item));
+    }
+
+    pub(super) fn log_retry(&self, work: &Work, attempts: u32, pause: Duration, error: &str) {
+        // The first failure of an event is news; the following ones are in its delivery row.
+        if attempts == 1 || pause >= decide::BLOCKED {
+            warn!(
+                event_id = %work.event.id,
+                kind = %work.event.kind,
+                request_id = work.event.request_id().unwrap_or_default(),
+                database = %self.context.database,
+                sink = %self.context.sink,
+                attempts,
+                blocked = pause >= decide::BLOCKED,
+                %error,
+                "publish failed; the key waits and is tried again"
+            );
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Operators' commands against running instances: how soon they take effect, and what survives.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sqlx::ConnectOptions as _;
+use tokio::time::Instant;
+
+use super::bench::{Bench, LONG, STREAM, by_key};
+use crate::cli_bin::Workplace;
+use crate::support::eventually;
+use crate::support::process::Process;
+
+/// A command takes effect within this.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Two instances, of which the first delivers.
+async fn two_instances(bench: &Bench) -> (Process, Process) {
+    let first = bench.process();
+    bench.insert(&["warm"], 1).await;
+    bench.wait_for(1).await;
+    let second = bench.process();
+    eventually(LONG, "the second has given a sign of life", || async {
+        let count = bench.number("select count(*) from outbox.instance").await;
+        (count == 2).then_some(()).ok_or(count.to_string())
+    })
+    .await;
+    (first, second)
+}
+
+/// What the audit holds, oldest first: operator, action, reason.
+async fn audit(bench: &Bench) -> Vec<(String, String, Option<String>)> {
+    sqlx::query_as("select operator, action, reason from outbox.audit order by id")
+        .fetch_all(&mut bench.database.connect().await)
+        .await
+        .unwrap()
+}
+
+async fn says(service: &Process, what: &str) {
+    eventually(LONG, "the program says it", || {
+        let output = service.output();
+        async move { output.contains(what).then_some(()).ok_or(output) }
+    })
+    .await;
+}
+
+/// Waits until it was said so many times: all instances of a place write one log.
+async fn says_times(service: &Process, what: &str, times: usize) {
+    eventually(LONG, "it is said so often", || {
+        let output = service.output();
+        async move {
+            let count = output.matches(what).count();
+            (count == times).then_some(()).ok_or(output)
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_holds_within_a_second_through_a_takeover_until_it_is_resumed() {
+    let bench = Bench::new(&[("lease.ttl", "5s"), ("sinks.events.publish_timeout", "1s")]).await;
+    let (mut first, second) = two_instances(&bench).await;
+    let targets: [(&[&str], &[&str], &str); 4] = [
+        (
+            &["pause", "source", "orders"],
+            &["resume", "source", "orders"],
+            "the source is paused by tester",
+        ),
+        (
+            &["pause", "sink", "events"],
+            &["resume", "sink", "events"],
+            "sink events is paused by tester",
+        ),
+        (
+            &["pause", "route", "all"],
+            &["resume", "route", "all"],
+            "route all is paused by tester",
+        ),
+        (
+            &["keys", "pause", "k"],
+            &["keys", "resume", "k"],
+            "key k is paused by tester",
+        ),
+    ];
+    let mut stored = 1;
+    for (pause, resume, words) in targets {
+        // Both listen by now: the fallback poll is 30 s away.
+        let mut reason = pause.to_vec();
+        reason.extend(["--reason", "a test"]);
+        let began = Instant::now();
+        bench.place.outboxd(&reason).code(0);
+        says(&first, words).await;
+        assert!(began.elapsed() < SOON, "{pause:?}: {:?}", began.elapsed());
+        bench.insert(&["k"], 20).await;
+        // What would be sent against the pause is sent within milliseconds.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(bench.count().await, stored, "{pause:?}");
+        bench.place.outboxd(resume).code(0);
+        stored += 20;
+        bench.wait_within(SOON, stored as usize).await;
+    }
+    // The owner dies while the pause stands.
+    bench.place.outboxd(targets[1].0).code(0);
+    says_times(&first, targets[1].2, 2).await;
+    bench.insert(&["k", "l"], 10).await;
+    first.kill9();
+    says_times(&second, "database is relayed by this instance", 2).await;
+    // What would be sent against the pause is sent within milliseconds.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(
+        bench.count().await,
+        stored,
+        "the pause holds for the next owner"
+    );
+    let status = bench
+        .place
+        .outboxd(&["status", "--output", "json"])
+        .code(0)
+        .json();
+    let paused = &status["databases"][0]["paused"][0];
+    assert_eq!(
+        (&paused["scope"], &paused["name"]),
+        (&json!("sink"), &json!("events"))
+    );
+    let words = bench.place.outboxd(&["status"]).code(0);
+    assert!(
+        words
+            .stdout
+            .contains("orders: sink events is paused by tester since "),
+        "{words:?}"
+    );
+    bench.place.outboxd(targets[1].1).code(0);
+    let seen = bench.wait_within(SOON, stored as usize + 20).await;
+    for (key, seqs) in by_key(&seen) {
+        assert!(seqs.is_sorted(), "{key}: {seqs:?}");
+    }
+    assert_eq!(seen.len() as u64, stored + 20, "each once");
+    bench.emptied().await;
+    let audit = audit(&bench).await;
+    assert_eq!(audit.len(), 10);
+    assert_eq!(
+        audit[0],
+        (
+            "tester".to_owned(),
+            "pause".to_owned(),
+            Some("a test".to_owned())
+        )
+    );
+    assert_eq!(audit[1], ("tester".to_owned(), "resume".to_owned(), None));
+    let none = bench.number("select count(*) from outbox.discarded").await;
+    assert_eq!(none, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_wakes_a_quiet_database() {
+    let bench = Bench::new(&[("databases.orders.quiet_after", "1s")]).await;
+    let service = bench.process();
+    bench.insert(&["warm"], 1).await;
+    bench.wait_for(1).await;
+    says(&service, "database is quiet").await;
+    bench.place.outboxd(&["keys", "pause", "k"]).code(0);
+    says(&service, "key k is paused by tester").await;
+    bench.insert(&["k", "l"], 1).await;
+    bench.wait_for(2).await;
+    let quiet = || service.output().matches("database is quiet").count();
+    let before = quiet();
+    eventually(LONG, "it is quiet again, with a paused key", || async {
+        let times = quiet();
+        (times > before).then_some(()).ok_or(times.to_string())
+    })
+    .await;
+    bench.place.outboxd(&["keys", "resume", "k"]).code(0);
+    bench.wait_within(SOON, 3).await;
+    bench.emptied().await;
+}
+
+/// A stream that refuses large messages of other kinds than the rest as long as it is told to.
+async fn refusing(bench: &Bench) -> async_nats::jetstream::Context {
+    let context = bench.nats.jetstream().await;
+    let config = async_nats::jetstream::stream::Config {
+        name: STREAM.to_owned(),
+        subjects: vec!["events.order.made".to_owned()],
+        ..Default::default()
+    };
+    context.create_stream(config).await.unwrap();
+    context
+}
+
+fn state(bench: &Bench, key: &str) -> Value {
+    let shown = bench
+        .place
+        .outboxd(&["keys", "show", key, "--output", "json"])
+        .code(0)
+        .json();
+    shown["sinks"][0].clone()
+}
+
+/// Waits until the key is shown so.
+async fn stands(bench: &Bench, key: &str, expected: &str) -> Value {
+    eventually(LONG, "the key stands so", || async {
+        let shown = state(bench, key);
+        match shown["state"] == expected {
+            true => Ok(shown),
+            false => Err(shown.to_string()),
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_key_is_shown_freed_blocked_again_and_its_head_skipped() {
+    let bench = Bench::new(&[
+        ("retry.max_attempts", "1"),
+        ("routes.all.on_exhausted", "block"),
+    ])
+    .await;
+    let _context = refusing(&bench).await;
+    let service = bench.process();
+    bench
+        .database
+        .execute(
+            "insert into outbox.event (kind, ordering_key, payload) values ('order.lost', 'it''s \"odd\"', '{}')",
+        )
+        .await;
+    let key = "it's \"odd\"";
+    let written = bench.insert(&[key], 3).await;
+    // The failure is the event's own while others succeed.
+    let flow = async {
+        loop {
+            bench.insert(&["other"], 1).await;
+            // The pace of an application.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let blocked = async {
+        let shown = stands(&bench, key, "blocked").await;
+        assert_eq!(shown["behind"], 3);
+        assert_eq!(shown["head"]["kind"], "order.lost");
+        assert_eq!(shown["head"]["attempts"], 1);
+        assert_eq!(shown["route"], "all");
+        shown
+    };
+    let first = tokio::select! { () = flow => unreachable!(), first = blocked => first };
+    let list = bench
+        .place
+        .outboxd(&["keys", "list", "--output", "json"])
+        .code(0)
+        .json();
+    assert_eq!(
+        (&list[0]["state"], &list[0]["key"]),
+        (&json!("blocked"), &json!(key))
+    );
+    let words = bench.place.outboxd(&["keys", "show", key]).code(0);
+    assert!(words.stdout.contains("its budget is spent"), "{words:?}");
+    let words = bench.place.outboxd(&["keys", "list"]).code(0);
+    assert!(
+        words.stdout.contains("--encoded it%27s%20%22odd%22"),
+        "{words:?}"
+    );
+
+    // Freed, it fails again, and is blocked again.
+    let failed_at = first["head"]["failed_at"].clone();
+    let ended = bench
+        .place
+        .outboxd(&[
+            "keys",
+            "resume",
+            "--encoded",
+            "it%27s%20%22odd%22",
+            "--output",
+            "json",
+        ])
+        .code(0);
+    assert_eq!(ended.json()["retried"], 1);
+    let again = async {
+        eventually(LONG, "it failed again", || async {
+            let shown = state(&bench, key);
+            let other = shown["state"] == "blocked" && shown["head"]["failed_at"] != failed_at;
+            other.then_some(()).ok_or(shown.to_string())
+        })
+        .await;
+    };
+    let flow = async {
+        loop {
+            bench.insert(&["other"], 1).await;
+            // The pace of an application.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::select! { () = flow => unreachable!(), () = again => {} }
+
+    let seq = again_seq(&bench, key);
+    let stale = bench
+        .place
+        .outboxd(&["keys", "skip", key, "--head", &(seq + 1).to_string()])
+        .code(1);
+    assert!(stale.stderr.contains("nothing was changed"), "{stale:?}");
+    let began = Instant::now();
+    let skipped = bench
+        .place
+        .outboxd(&[
+            "keys",
+            "skip",
+            key,
+            "--reason",
+            "lost for good",
+            "--output",
+            "json",
+        ])
+        .code(0)
+        .json();
+    assert_eq!(skipped["events"][0]["done"], true, "{skipped}");
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    eventually(SOON, "the key moves on", || async {
+        let seen = bench.seen().await;
+        let seqs: Vec<i64> = written.iter().map(|event| event.seq).collect();
+        let keys = by_key(&seen);
+        let got = keys.get("it%27s%20%22odd%22").cloned().unwrap_or_default();
+        (got == seqs).then_some(()).ok_or(format!("{got:?}"))
+    })
+    .await;
+    let (reason, error): (String, String) =
+        sqlx::query_as("select reason, last_error from outbox.discarded")
+            .fetch_one(&mut bench.database.connect().await)
+            .await
+            .unwrap();
+    assert_eq!(reason, "operator");
+    assert_eq!(error, "skipped by tester: lost for good");
+    let actions: Vec<String> = audit(&bench).await.into_iter().map(|row| row.1).collect();
+    assert_eq!(actions, ["retry", "skip"]);
+    drop(service);
+}
+
+fn again_seq(bench: &Bench, key: &str) -> i64 {
+    state(bench, key)["head"]["seq"].as_i64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_pauses_hold_for_the_owner_and_for_whoever_takes_over() {
+    let place = Workplace::sqlite_to_file("");
+    place.outboxd(&["migrate"]).code(0);
+    let publish = |key: &str, n: u32| {
+        let payload = n.to_string();
+        place
+            .outboxd(&["publish", "order.made", "--key", key, "--payload", &payload])
+            .code(0);
+    };
+    let lines = |count: usize, limit: Duration| {
+        let place = &place;
+        async move {
+            eventually(limit, "lines are written", || async {
+                let seen = place.lines("events.jsonl").len();
+                (seen == count).then_some(()).ok_or(seen.to_string())
+            })
+            .await;
+        }
+    };
+    let mut first = place.start(&["run"]);
+    publish("warm", 0);
+    lines(1, LONG).await;
+    let began = Instant::now();
+    place
+        .outboxd(&["pause", "route", "all", "--reason", "a test"])
+        .code(0);
+    says(&first, "route all is paused by tester").await;
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    for n in 1..=3 {
+        publish("k", n);
+    }
+    place.outboxd(&["keys", "pause", "l"]).code(0);
+    publish("l", 1);
+    // What would be sent against the pause is sent within milliseconds.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(place.lines("events.jsonl").len(), 1);
+    first.kill9();
+    let second = place.start(&["run"]);
+    says_times(&second, "database is relayed by this instance", 2).await;
+    let skipped = place
+        .outboxd(&["keys", "skip", "k", "--output", "json"])
+        .code(0)
+        .json();
+    assert_eq!(skipped["events"][0]["done"], true, "{skipped}");
+    assert_eq!(place.lines("events.jsonl").len(), 1);
+    place.outboxd(&["resume", "route", "all"]).code(0);
+    lines(3, SOON).await;
+    place.outboxd(&["keys", "resume", "l"]).code(0);
+    lines(4, SOON).await;
+    let payloads: Vec<Value> = place
+        .lines("events.jsonl")
+        .iter()
+        .map(|line| line["payload"].clone())
+        .collect();
+    assert_eq!(payloads, ["0", "2", "3", "1"]);
+    let path = place.path("orders.db").display().to_string();
+    let mut connection = sqlx::sqlite::SqliteConnectOptions::new()
+        .filename(path)
+        .connect()
+        .await
+        .unwrap();
+    let actions: Vec<(String, String)> =
+        sqlx::query_as("SELECT actor, action FROM outbox_audit ORDER BY number")
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
+    let words: Vec<&str> = actions.iter().map(|(_, action)| &**action).collect();
+    assert_eq!(words, ["pause", "pause", "skip", "resume", "resume"]);
+    assert!(actions.iter().all(|(actor, _)| actor == "tester"));
+}
