@@ -95,6 +95,51 @@ async fn c71_numbers_beyond_31_bits_and_up_to_the_last_one() {
     }
 }
 
+/// SQLite lets a writer choose the number: any of 63 bits is one, up to the last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c71_numbers_that_a_writer_chose_in_sqlite() {
+    let place = Place::new().await;
+    let outbox = SqliteOutbox::new().await;
+    let mut application = outbox.application().await;
+    let relay = place.setup().start_with(|options| {
+        options.databases[0] = outboxd::relay::DatabaseOptions::new(outbox.source());
+        options.databases[0].poll_max = Duration::from_millis(200);
+    });
+    let relay = relay.await;
+    for seq in [i64::MIN, -7, 0] {
+        let sql = format!("INSERT INTO outbox_event (seq, kind, payload) VALUES ({seq}, 'a', '1')");
+        let error = sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+            .execute(&mut application)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("seq_is_positive"), "{error}");
+    }
+    let numbers_chosen = [1, 5, 3_000_000_000, i64::MAX - 1, i64::MAX];
+    for (n, seq) in numbers_chosen.iter().enumerate() {
+        let sql = format!(
+            "INSERT INTO outbox_event (seq, kind, ordering_key, payload) VALUES ({seq}, 'a', 'k', '{{\"n\":{n}}}')"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+            .execute(&mut application)
+            .await
+            .unwrap();
+        place.stored(n + 1).await;
+    }
+    let all = place.stored(numbers_chosen.len()).await;
+    assert_eq!(
+        numbers(&all, "k"),
+        (0..numbers_chosen.len() as u64).collect::<Vec<_>>()
+    );
+    let seqs: Vec<i64> = all
+        .iter()
+        .filter_map(|m| m.header("Outbox-Seq")?.parse().ok())
+        .collect();
+    assert_eq!(seqs, numbers_chosen);
+    for metric in ["missed_total", "restarts_total", "discarded_total"] {
+        assert_eq!(relay.metric(metric, &[]), 0.0, "{metric}");
+    }
+}
+
 /// A counter at the end of its type is spent, not wrapped.
 #[tokio::test]
 async fn c71_attempts_at_the_end_of_their_type_are_spent() {
