@@ -29,6 +29,7 @@ CREATE TABLE outbox_event (
     headers TEXT NOT NULL DEFAULT '{}',
     payload TEXT,
     payload_bytes BLOB,
+    CONSTRAINT seq_is_positive CHECK (seq > 0),
     CONSTRAINT id_is_a_uuid CHECK (id LIKE '________-____-____-____-____________'),
     CONSTRAINT kind_is_text CHECK (typeof(kind) = 'text' AND kind <> ''),
     CONSTRAINT ordering_key_is_text_of_1_to_512_bytes CHECK (

@@ -206,9 +206,20 @@ async fn c88_each_role_does_its_work_with_the_printed_rights_and_nothing_else() 
              insert into outbox.event (kind, ordering_key, payload) values ('a', 'k', '{\"n\":3}')",
         )
         .await;
+    // What writers do as well: ask for the id, and insert once however often they try.
+    let once = "insert into outbox.event (id, kind, ordering_key, payload)
+         values ('0199c1a0-1111-7222-8333-444455556666', 'a', 'k', '{\"n\":4}')
+         on conflict (id) do nothing returning seq, id";
+    for _ in 0..2 {
+        place.database.write(once).await;
+    }
+    let publish = ["publish", "a", "--key", "k", "--payload", "{\"n\":5}"];
+    command(Role::Writer, &publish).code(0);
+    let refused = command(Role::Relay, &publish).code(1);
+    assert!(refused.stderr.contains("permission denied"), "{refused:?}");
     command(Role::Relay, &["check"]).code(0);
     command(Role::Relay, &["run", "--once"]).code(0);
-    assert_eq!(numbers(&place.stored(2).await, "k"), [1, 3]);
+    assert_eq!(numbers(&place.stored(4).await, "k"), [1, 3, 4, 5]);
     let status = command(Role::Viewer, &["status", "--output", "json"]).code(0);
     assert_eq!(status.json()["feeds"][0]["discarded"], 1, "{status:?}");
     command(Role::Viewer, &["discarded", "list"]).code(0);

@@ -247,6 +247,14 @@ async fn c61_headers_that_no_message_can_carry_are_set_aside() {
         "invalid_header",
     )
     .await;
+    // More than a server takes of them.
+    let many = "'a', '1', jsonb_build_object('pad', repeat('h', 70000))";
+    calm.set_aside("kind, payload, headers", many, "too_large")
+        .await;
+    // More than a server takes of them.
+    let many = "'a', '1', jsonb_build_object('pad', repeat('h', 70000))";
+    calm.set_aside("kind, payload, headers", many, "too_large")
+        .await;
     let values = format!(
         "'a', '1', {}",
         literal(r#"{"x": "", "tab": "a\tb", "u": "é 漢"}"#)

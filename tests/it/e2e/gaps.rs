@@ -226,7 +226,10 @@ async fn hold_does_not_wait_for_transactions_that_are_none_of_its_business() {
     let (bench, running) = with(&[HOLD]).await;
     bench
         .database
-        .execute("create schema app; create table app.elsewhere (n int)")
+        .execute(
+            "create schema app; create table app.elsewhere (n int);
+             grant usage on schema app to public; grant all on app.elsewhere to public",
+        )
         .await;
     // One that writes elsewhere, one that only reads, and one that reads the outbox itself.
     let mut others = Vec::new();

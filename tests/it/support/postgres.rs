@@ -193,6 +193,17 @@ impl Server {
         }
     }
 
+    /// It comes back as a standby, which reads and writes nothing, until `pg_promote()`.
+    pub async fn restart_as_standby(&mut self) {
+        self.stop_fast().await;
+        let signal = Path::new(&self.directory.data()).join("standby.signal");
+        std::fs::write(&signal, "").unwrap();
+        if let Some((uid, gid)) = self.directory.user {
+            std::os::unix::fs::chown(&signal, Some(uid), Some(gid)).unwrap();
+        }
+        self.restart().await;
+    }
+
     /// Starts the process and waits until it answers; its output if it ends instead.
     async fn launch(&mut self) -> Result<(), String> {
         let mut command = self

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use outboxd::status::DatabaseState;
 
 use super::super::bench::{
-    Heard, LONG, Place, Setup, TTL, create, emptied, execute, holds, insert, insert_on, numbers,
-    stored, stream,
+    Heard, LONG, Place, Running, Setup, TTL, create, emptied, execute, holds, insert, insert_on,
+    numbers, stored, stream,
 };
 use super::SESSIONS;
 use crate::postgres_fixture::{migrate, number_on, watched};
@@ -94,15 +94,7 @@ async fn c92_an_old_primary_that_comes_back_read_only_is_left() {
     .await;
     execute(&mut replication, "set default_transaction_read_only = off").await;
     insert_on(&mut replication, "late", 1).await;
-    let board = relay.relay.board();
-    eventually(LONG, "the relay waits, in words", || async {
-        let shown = &board.snapshot().databases[0];
-        let reason = shown.reason.clone().unwrap_or_default();
-        (shown.state == DatabaseState::Waiting && reason.contains("read-only"))
-            .then_some(())
-            .ok_or(format!("{shown:?}"))
-    })
-    .await;
+    waits_for_writes(&relay).await;
     let sent = heard.count();
     for n in 1..=20 {
         insert_on(&mut replication, "later", n).await;
@@ -130,4 +122,40 @@ async fn c92_an_old_primary_that_comes_back_read_only_is_left() {
     assert_eq!(ids.len(), distinct.len(), "{ids:?}");
     let all = stored(&broker, 6).await;
     assert_eq!(numbers(&all, "k"), [1, 2, 3, 4, 5, 6]);
+}
+
+/// A standby answers every question and takes no write: it is waited for, and used from its promotion on.
+#[tokio::test]
+async fn c92_a_standby_is_waited_for_until_its_promotion() {
+    let mut server = postgres::Server::start_own(&[]).await;
+    let database = server.database().await;
+    migrate(&database).await;
+    let broker = nats::Server::start().await;
+    create(&broker, stream()).await;
+    let relay = Setup::new(&database.url, broker.url()).start().await;
+    relay.is(DatabaseState::Active).await;
+    insert(&database, "k", 1..=2).await;
+    emptied(&database).await;
+    server.restart_as_standby().await;
+    waits_for_writes(&relay).await;
+    server.execute("select pg_promote()").await;
+    relay.is(DatabaseState::Active).await;
+    insert(&database, "k", 3..=4).await;
+    emptied(&database).await;
+    let all = stored(&broker, 4).await;
+    assert_eq!(numbers(&all, "k"), [1, 2, 3, 4]);
+    assert_eq!(relay.metric("retried_total", &[]), 0.0);
+    assert_eq!(relay.metric("restarts_total", &[]), 0.0);
+}
+
+async fn waits_for_writes(relay: &Running) {
+    let board = relay.relay.board();
+    eventually(LONG, "the relay waits, in words", || async {
+        let shown = &board.snapshot().databases[0];
+        let reason = shown.reason.clone().unwrap_or_default();
+        (shown.state == DatabaseState::Waiting && reason.contains("read-only"))
+            .then_some(())
+            .ok_or(format!("{shown:?}"))
+    })
+    .await;
 }

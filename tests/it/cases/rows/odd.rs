@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use outboxd::source::admin::DiscardedFilter;
 use outboxd::testing::source::Outbox as _;
+use sqlx::SqliteConnection;
 
 use super::super::bench::{LONG, Place, numbers};
 use super::{Calm, literal};
@@ -90,6 +91,51 @@ async fn c71_numbers_beyond_31_bits_and_up_to_the_last_one() {
         error.to_string().contains("reached maximum value"),
         "{error}"
     );
+    for metric in ["missed_total", "restarts_total", "discarded_total"] {
+        assert_eq!(relay.metric(metric, &[]), 0.0, "{metric}");
+    }
+}
+
+/// SQLite lets a writer choose the number: any of 63 bits is one, up to the last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c71_numbers_that_a_writer_chose_in_sqlite() {
+    let place = Place::new().await;
+    let outbox = SqliteOutbox::new().await;
+    let mut application = outbox.application().await;
+    let relay = place.setup().start_with(|options| {
+        options.databases[0] = outboxd::relay::DatabaseOptions::new(outbox.source());
+        options.databases[0].poll_max = Duration::from_millis(200);
+    });
+    let relay = relay.await;
+    for seq in [i64::MIN, -7, 0] {
+        let sql = format!("INSERT INTO outbox_event (seq, kind, payload) VALUES ({seq}, 'a', '1')");
+        let error = sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+            .execute(&mut application)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("seq_is_positive"), "{error}");
+    }
+    let numbers_chosen = [1, 5, 3_000_000_000, i64::MAX - 1, i64::MAX];
+    for (n, seq) in numbers_chosen.iter().enumerate() {
+        let sql = format!(
+            "INSERT INTO outbox_event (seq, kind, ordering_key, payload) VALUES ({seq}, 'a', 'k', '{{\"n\":{n}}}')"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+            .execute(&mut application)
+            .await
+            .unwrap();
+        place.stored(n + 1).await;
+    }
+    let all = place.stored(numbers_chosen.len()).await;
+    assert_eq!(
+        numbers(&all, "k"),
+        (0..numbers_chosen.len() as u64).collect::<Vec<_>>()
+    );
+    let seqs: Vec<i64> = all
+        .iter()
+        .filter_map(|m| m.header("Outbox-Seq")?.parse().ok())
+        .collect();
+    assert_eq!(seqs, numbers_chosen);
     for metric in ["missed_total", "restarts_total", "discarded_total"] {
         assert_eq!(relay.metric(metric, &[]), 0.0, "{metric}");
     }
@@ -189,6 +235,38 @@ async fn c65_an_id_that_comes_again_is_the_same_message_and_is_counted() {
     }
 }
 
+/// Every hostile row with a good one behind it.
+async fn write_hostile(application: &mut SqliteConnection) {
+    sqlx::query("PRAGMA ignore_check_constraints = ON")
+        .execute(&mut *application)
+        .await
+        .unwrap();
+    for (n, values) in HOSTILE.iter().enumerate() {
+        let good = format!(
+            "INSERT INTO outbox_event {values};
+             INSERT INTO outbox_event (kind, ordering_key, payload) VALUES ('good', 'g{}', '{{\"n\":{n}}}')",
+            n % 3
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(good))
+            .execute(&mut *application)
+            .await
+            .unwrap_or_else(|error| panic!("{values}: {error}"));
+    }
+}
+
+async fn emptied(application: &mut SqliteConnection) {
+    let left = tokio::sync::Mutex::new(application);
+    eventually(LONG, "the outbox is empty", || async {
+        let sql = "SELECT count(*) FROM outbox_event";
+        let left: i64 = sqlx::query_scalar(sql)
+            .fetch_one(&mut **left.lock().await)
+            .await
+            .unwrap();
+        (left == 0).then_some(()).ok_or(format!("{left} rows"))
+    })
+    .await;
+}
+
 /// Whatever SQLite lets stand in a column leaves, or is set aside with a code.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c65_rows_of_any_type_in_sqlite_leave_or_are_set_aside() {
@@ -200,31 +278,8 @@ async fn c65_rows_of_any_type_in_sqlite_leave_or_are_set_aside() {
     });
     let relay = relay.await;
     let mut application = outbox.application().await;
-    sqlx::query("PRAGMA ignore_check_constraints = ON")
-        .execute(&mut application)
-        .await
-        .unwrap();
-    for (n, values) in HOSTILE.iter().enumerate() {
-        let good = format!(
-            "INSERT INTO outbox_event {values};
-             INSERT INTO outbox_event (kind, ordering_key, payload) VALUES ('good', 'g{}', '{{\"n\":{n}}}')",
-            n % 3
-        );
-        sqlx::raw_sql(sqlx::AssertSqlSafe(good))
-            .execute(&mut application)
-            .await
-            .unwrap_or_else(|error| panic!("{values}: {error}"));
-    }
-    let left = tokio::sync::Mutex::new(&mut application);
-    eventually(LONG, "the outbox is empty", || async {
-        let sql = "SELECT count(*) FROM outbox_event";
-        let left: i64 = sqlx::query_scalar(sql)
-            .fetch_one(&mut **left.lock().await)
-            .await
-            .unwrap();
-        (left == 0).then_some(()).ok_or(format!("{left} rows"))
-    })
-    .await;
+    write_hostile(&mut application).await;
+    emptied(&mut application).await;
     let discarded = outbox
         .admin()
         .discarded(&DiscardedFilter::default(), 1_000)
@@ -251,6 +306,40 @@ async fn c65_rows_of_any_type_in_sqlite_leave_or_are_set_aside() {
     for metric in ["restarts_total", "missed_total", "retried_total"] {
         assert_eq!(relay.metric(metric, &[]), 0.0, "{metric}");
     }
+}
+
+/// The same into a file of JSON lines, where kinds are no subjects.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c65_rows_of_any_type_in_sqlite_become_lines_or_are_set_aside() {
+    let place = Place::new().await;
+    let outbox = SqliteOutbox::new().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.jsonl");
+    let file = outboxd::sink::file::File::new(outboxd::sink::file::Options { path: path.clone() });
+    let relay = place.setup().start_with(|options| {
+        options.databases[0] = outboxd::relay::DatabaseOptions::new(outbox.source());
+        options.databases[0].poll_max = Duration::from_millis(200);
+        options.sinks[0].sink = Arc::new(file);
+    });
+    let relay = relay.await;
+    let mut application = outbox.application().await;
+    write_hostile(&mut application).await;
+    emptied(&mut application).await;
+    let (admin, all) = (outbox.admin(), DiscardedFilter::default());
+    let discarded = admin.discarded(&all, 1_000).await.unwrap();
+    assert!(
+        discarded.iter().all(|one| one.code.is_some()),
+        "{discarded:?}"
+    );
+    let text = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len() + discarded.len(), 2 * HOSTILE.len());
+    let good = lines.iter().filter(|line| line["kind"] == "good");
+    assert_eq!(good.count(), HOSTILE.len());
+    assert_eq!(relay.metric("restarts_total", &[]), 0.0);
 }
 
 /// Upper and lower case are one id to everybody but a comparison of text.
