@@ -81,13 +81,15 @@ pub(crate) async fn aside<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]
     fn a_secret_is_a_short_text_without_its_line_end() {
-        let file = tempfile::NamedTempFile::new().expect("a file");
+        let file = tempfile::NamedTempFile::new().unwrap();
         let read = |bytes: &[u8]| {
-            std::fs::write(file.path(), bytes).expect("written");
+            std::fs::write(file.path(), bytes).unwrap();
             secret(file.path()).map_err(|error| error.to_string())
         };
         assert_eq!(read(b"p w\t\r\n\n").as_deref(), Ok("p w\t"));
