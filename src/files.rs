@@ -8,6 +8,7 @@ use std::path::Path;
 const SECRET: u64 = 64 * 1024;
 
 /// A few certificates or a key.
+#[cfg(any(feature = "postgres", feature = "nats"))]
 const PEM: u64 = 4 * 1024 * 1024;
 
 /// What a file holds now, if that is at most `limit` bytes.
@@ -25,16 +26,25 @@ pub(crate) fn bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A secret: the text of a file without the line end that editors put behind it.
+/// A secret of one line: the text of a file without the line end that editors put behind it.
 ///
 /// # Errors
 /// It cannot be read, is empty, far too large, or no text. The words never hold any of the text.
 pub(crate) fn secret(path: &Path) -> io::Result<String> {
+    let text = secret_lines(path)?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// A secret of several lines, as it stands.
+///
+/// # Errors
+/// As [`secret`].
+pub(crate) fn secret_lines(path: &Path) -> io::Result<String> {
     let invalid = |words: &str| io::Error::new(ErrorKind::InvalidData, words);
     let text = String::from_utf8(bounded(path, SECRET)?).map_err(|_| invalid("it is not UTF-8"))?;
     match text.trim_end_matches(['\r', '\n']) {
         "" => Err(invalid("it is empty")),
-        text => Ok(text.to_owned()),
+        _ => Ok(text),
     }
 }
 
@@ -60,6 +70,7 @@ pub(crate) fn pem(path: &Path, kind: &str) -> Result<Vec<u8>, (String, io::Error
 }
 
 /// Runs one of the above where it holds nobody up: a file may lie on a dead network disk.
+#[cfg(any(feature = "postgres", feature = "nats"))]
 pub(crate) async fn aside<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, io::Error> {
@@ -70,13 +81,15 @@ pub(crate) async fn aside<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]
     fn a_secret_is_a_short_text_without_its_line_end() {
-        let file = tempfile::NamedTempFile::new().expect("a file");
+        let file = tempfile::NamedTempFile::new().unwrap();
         let read = |bytes: &[u8]| {
-            std::fs::write(file.path(), bytes).expect("written");
+            std::fs::write(file.path(), bytes).unwrap();
             secret(file.path()).map_err(|error| error.to_string())
         };
         assert_eq!(read(b"p w\t\r\n\n").as_deref(), Ok("p w\t"));

@@ -133,7 +133,7 @@ fn sink_options(
 #[derive(Debug)]
 enum SourceOptions {
     #[cfg(feature = "postgres")]
-    Postgres(source::postgres::Options),
+    Postgres(Box<source::postgres::Options>),
     #[cfg(feature = "sqlite")]
     Sqlite(source::sqlite::Options),
 }
@@ -161,7 +161,7 @@ fn postgres(
     use super::{Pooler, Tls};
     use source::postgres as pg;
 
-    Ok(SourceOptions::Postgres(pg::Options {
+    Ok(SourceOptions::Postgres(Box::new(pg::Options {
         name: name.to_owned(),
         url: database.url.as_ref().map(|url| url.0.clone()),
         url_file: database.url_file.clone(),
@@ -191,7 +191,7 @@ fn postgres(
         shards: config.lease.shards,
         max_connections: database.max_connections,
         statement_timeout: database.statement_timeout.0,
-    }))
+    })))
 }
 
 #[cfg(not(feature = "postgres"))]
@@ -227,7 +227,7 @@ fn open(name: &str, options: SourceOptions) -> Result<Outbox, ConfigError> {
         |error: source::SourceError| ConfigError::one(format!("`databases.{name}`: {error}"));
     match options {
         #[cfg(feature = "postgres")]
-        SourceOptions::Postgres(options) => source::postgres::Postgres::new(options)
+        SourceOptions::Postgres(options) => source::postgres::Postgres::new(*options)
             .map(both_sides)
             .map_err(refused),
         #[cfg(feature = "sqlite")]

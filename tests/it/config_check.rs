@@ -35,6 +35,8 @@ ttl = 2020-01-01
         [
             "`databases.orders.max_connections` (FILE:3): expected a whole number that is neither negative nor too \
              large",
+            "`databases.orders.port` (FILE:4): a database is given either by its url or by host, port, user and \
+             dbname, not by both",
             "`databases.orders.port` (FILE:4): expected a whole number that is neither negative nor too large",
             "`lease.ttl` (FILE:22): no key takes a date or a time without quotes",
             "`retry.base` (environment variable OUTBOXD__RETRY__BASE): expected a length of time with its unit, such \

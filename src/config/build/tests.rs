@@ -31,7 +31,7 @@ const NATS: &str =
 fn postgres_of(lines: &str, rest: &str) -> source::postgres::Options {
     let config = load(&format!("[databases.orders]\n{lines}\n{NATS}{ROUTE}{rest}"));
     match source_options("orders", &config.databases["orders"], &config).expect("options") {
-        SourceOptions::Postgres(options) => options,
+        SourceOptions::Postgres(options) => *options,
         SourceOptions::Sqlite(_) => panic!("not postgres"),
     }
 }

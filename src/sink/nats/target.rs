@@ -66,7 +66,7 @@ impl Target {
             connect = connect.token(token);
         }
         if let Some(file) = &options.creds_file {
-            let text = read(file).await?;
+            let text = read(file, files::secret_lines).await?;
             connect = connect.credentials(&text).map_err(|error| SinkError {
                 message: format!("{} is not a credentials file: {error}", file.display()),
                 source: None,
@@ -268,14 +268,14 @@ async fn secret(
 ) -> Result<Option<String>, SinkError> {
     match (given, file) {
         (Some(secret), _) => Ok(Some(secret.expose_secret().to_owned())),
-        (None, Some(file)) => Ok(Some(read(file).await?)),
+        (None, Some(file)) => Ok(Some(read(file, files::secret).await?)),
         (None, None) => Ok(None),
     }
 }
 
-async fn read(file: &Path) -> Result<String, SinkError> {
+async fn read(file: &Path, how: fn(&Path) -> std::io::Result<String>) -> Result<String, SinkError> {
     let path = file.to_owned();
-    let read = files::aside(move || files::secret(&path)).await;
+    let read = files::aside(move || how(&path)).await;
     read.flatten()
         .map_err(|error| failed(format!("{} cannot be read: {error}", file.display()), error))
 }
