@@ -83,7 +83,7 @@ impl Active {
         let slot = &mut self.slots[index];
         if slot.sweep.is_none() && !slot.feed.is_held() {
             slot.sweep = Some(None);
-            slot.sweep_forgettings = slot.feed.forgettings();
+            slot.sweep_forgettings = slot.feed.search_began();
             self.sweep_slice(index);
         }
     }
