@@ -132,6 +132,10 @@ impl Active {
                     .collect();
                 self.obey(commands, now);
                 let slot = &mut self.slots[index];
+                if slot.feed.is_held() {
+                    slot.sweep = None;
+                    return;
+                }
                 slot.feed.on_rescheduled(&sweep.heads, now);
                 let mut missed = slot.feed.unexplained(&sweep.heads);
                 missed.retain(|seq| {
