@@ -204,6 +204,15 @@ mod tests {
         board.gate("events", Gate::Open, None);
         let answer = ask(address, "/readyz").await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        board.database("orders", |shown| {
+            shown.paused = vec!["sink events is paused by op since now: a move".into()];
+        });
+        let answer = ask(address, "/readyz").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "no outage: {answer}");
+        assert!(
+            answer.contains("paused by op since now: a move"),
+            "{answer}"
+        );
         board.draining();
         assert!(ask(address, "/readyz").await.contains("shutting down"));
 

@@ -365,7 +365,7 @@ pub struct Feed {
     pub mode: String,
     /// Events handed over and not yet answered.
     pub in_flight: u64,
-    /// Keys parked: backing off, delayed, or blocked.
+    /// Keys parked: backing off, delayed, blocked, or paused.
     pub parked: u64,
     /// Events discarded since the relay started.
     pub discarded: u64,

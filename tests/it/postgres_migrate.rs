@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use outboxd::source::admin::{Admin, DiscardedFilter, Migrated, Operator, Roles};
 use outboxd::source::postgres::{Options, Postgres};
-use outboxd::source::{Heartbeat, Source, SourceErrorKind};
+use outboxd::source::waiting::Pick;
+use outboxd::source::{Heartbeat, ReadBounds, Source, SourceErrorKind, Target};
 use sqlx::{AssertSqlSafe, Connection as _};
 use uuid::Uuid;
 
@@ -414,6 +415,20 @@ async fn printed_sql_and_grants_are_enough_without_ownership_or_superuser() {
     }
     assert_eq!(operator.requeue(&all, &by).await.unwrap(), 1);
     operator.status().await.unwrap();
+    let denied = refusal(relay.pause(&Target::Source, &by).await);
+    assert!(denied.message.contains("permission denied"), "{denied}");
+    assert!(operator.pause(&Target::Source, &by).await.unwrap());
+    assert_eq!(relay.commands(None).await.unwrap().pauses.unwrap().len(), 1);
+    assert!(operator.resume(&Target::Source, &by).await.unwrap());
+    let seq = relay.read("events", 0, ReadBounds::rows(10), &[]).await;
+    let picks = [Pick {
+        seq: seq.unwrap()[0].seq,
+        sink: "events".into(),
+    }];
+    assert_eq!(operator.skip(&picks, &by).await.unwrap(), 1);
+    assert_eq!(operator.hurry(&picks, &by).await.unwrap(), 0);
+    let waiting = operator.waiting(None, 10).await.unwrap();
+    assert_eq!(waiting[0].event.seq, picks[0].seq);
 }
 
 #[tokio::test]

@@ -82,9 +82,14 @@ pub struct Feed {
     /// Keys that wait for an operator's word, at most `max_held_back` of them.
     held_back: HashSet<OrderKey>,
     max_held_back: usize,
-    /// Some of those are only in the table.
+    /// Keys that waited may be in the table only.
     forgotten: bool,
     forgettings: u64,
+    /// The table has to be searched for them now; the last search left some where they are.
+    search: bool,
+    left_held: bool,
+    /// Events without a key that were asked for, and come back if they are not taken.
+    recalled: HashSet<i64>,
     /// Halted keys of which nothing is out any more.
     drained: Vec<Arc<str>>,
 }
@@ -115,6 +120,9 @@ impl Feed {
             max_held_back: limits.parked.max(1),
             forgotten: false,
             forgettings: 0,
+            search: false,
+            left_held: false,
+            recalled: HashSet::new(),
             drained: Vec::new(),
         }
     }

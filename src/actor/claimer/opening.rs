@@ -102,6 +102,9 @@ impl State {
             Ok(None) => {
                 self.failures = 0;
                 self.phase = Phase::Standby;
+                // The owner shows what is paused.
+                let board = &self.arguments.board;
+                board.database(&self.arguments.database, |shown| shown.paused.clear());
                 self.show(DatabaseState::Standby, None);
                 self.tell_keeper(keeper::Mode::Standby);
                 let spread = jitter(self.arguments.settings.instance, self.epoch as u32);
@@ -279,7 +282,6 @@ impl State {
         board.database(database, |shown| {
             shown.leases.clear();
             shown.unrouted.clear();
-            shown.paused.clear();
         });
         for (sink, _) in sinks {
             board.feed(database, sink, |shown| {

@@ -83,7 +83,7 @@ impl Active {
         let slot = &mut self.slots[index];
         if slot.sweep.is_none() && !slot.feed.is_held() {
             slot.sweep = Some(None);
-            slot.sweep_forgettings = slot.feed.forgettings();
+            slot.sweep_forgettings = slot.feed.search_began();
             self.sweep_slice(index);
         }
     }
@@ -132,6 +132,10 @@ impl Active {
                     .collect();
                 self.obey(commands, now);
                 let slot = &mut self.slots[index];
+                if slot.feed.is_held() {
+                    slot.sweep = None;
+                    return;
+                }
                 slot.feed.on_rescheduled(&sweep.heads, now);
                 let mut missed = slot.feed.unexplained(&sweep.heads);
                 missed.retain(|seq| {

@@ -406,3 +406,78 @@ async fn sqlite_pauses_hold_for_the_owner_and_for_whoever_takes_over() {
     assert_eq!(words, ["pause", "pause", "skip", "resume", "resume"]);
     assert!(actions.iter().all(|(actor, _)| actor == "tester"));
 }
+
+/// C07: set-aside events of a key come back in their order, and what they overtake is told before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c07_set_aside_events_come_back_in_their_order_and_tell_what_they_overtake() {
+    let bench = Bench::new(&[]).await;
+    let config = |max_message_size| async_nats::jetstream::stream::Config {
+        name: STREAM.to_owned(),
+        subjects: vec!["events.>".to_owned()],
+        max_message_size,
+        ..Default::default()
+    };
+    let context = bench.nats.jetstream().await;
+    context.create_stream(config(1_000)).await.unwrap();
+    bench
+        .database
+        .execute(
+            "insert into outbox.event (kind, ordering_key, payload)
+             select 'order.made', 'k', json_build_object('pad', repeat('x', 2000)) from generate_series(1, 30)",
+        )
+        .await;
+    bench.insert(&["k"], 1).await;
+    let service = bench.process();
+    bench.wait_for(1).await;
+    bench.emptied().await;
+    context.update_stream(config(-1)).await.unwrap();
+    let args = ["discarded", "requeue", "--code", "too_large", "--all"];
+    let ended = bench.place.outboxd(&args).code(0);
+    assert_eq!(ended.stdout, "30 put back\n");
+    assert!(
+        ended.stderr.contains(
+            "30 of them come behind later events of their key that their sink has already"
+        ),
+        "{ended:?}"
+    );
+    let seen = bench.wait_for(31).await;
+    let mut expected = vec![31];
+    expected.extend(1..=30);
+    assert_eq!(by_key(&seen)["k"], expected);
+    drop(service);
+}
+
+/// C43: a delayed head holds its key back; that shows, and an operator can skip it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c43_a_delayed_head_is_named_with_its_time_and_can_be_skipped() {
+    let bench = Bench::new(&[]).await;
+    bench
+        .database
+        .execute(
+            "insert into outbox.event (kind, ordering_key, payload, available_at)
+             values ('order.late', 'k', '{}', now() + interval '1 hour')",
+        )
+        .await;
+    bench.insert(&["k"], 2).await;
+    bench.insert(&["other"], 1).await;
+    let service = bench.process();
+    bench.wait_for(1).await;
+    let shown = state(&bench, "k");
+    assert_eq!(
+        (&shown["state"], &shown["behind"]),
+        (&json!("delayed"), &json!(2))
+    );
+    assert_eq!(shown["head"]["kind"], "order.late");
+    assert!(
+        shown["head"]["due_at"].as_str().unwrap().ends_with('Z'),
+        "{shown}"
+    );
+    let skipped = bench.place.outboxd(&["keys", "skip", "k"]).code(0);
+    assert!(
+        skipped.stdout.starts_with("skipped: sink events, seq 1, "),
+        "{skipped:?}"
+    );
+    let seen = bench.wait_within(SOON, 3).await;
+    assert_eq!(by_key(&seen)["k"], [2, 3]);
+    drop(service);
+}

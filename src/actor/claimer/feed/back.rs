@@ -21,6 +21,7 @@ impl Feed {
             self.recent.add(seq);
         }
         let Some(key) = key else {
+            self.recalled.remove(&seq);
             if let Some(state) = self.alone.get_mut(&seq) {
                 state.let_go(now);
             }
@@ -51,7 +52,10 @@ impl Feed {
             };
             self.budget.give(weight);
             let Some(key) = key else {
-                self.wait_alone(*seq, RETURNED, now);
+                match self.recalled.remove(seq) {
+                    true => self.park_alone(*seq, KeyState::new(now), Wait::Ready),
+                    false => self.wait_alone(*seq, RETURNED, now),
+                }
                 continue;
             };
             if let Some(state) = self.keys.get_mut(&key) {
@@ -100,6 +104,7 @@ impl Feed {
                 }
             }
             OrderKey::Alone(seq) => {
+                self.recalled.remove(seq);
                 let mut state = KeyState::new(now);
                 state.strikes = park.strikes;
                 state.repeat = park.repeat.then_some(park.head);

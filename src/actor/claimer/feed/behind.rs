@@ -42,6 +42,8 @@ impl Feed {
             Wait::Until(due) => {
                 if let Some(dropped) = self.parked.add(due, key.clone()) {
                     self.forget(&dropped);
+                    // It may wait in memory only; what waits in the table is found by its due time.
+                    self.note_forgotten();
                 }
             }
             Wait::Paused => self.hold_back(key),

@@ -43,7 +43,14 @@ impl Feed {
         for key in &keys {
             self.halt(key, now);
         }
-        let alone = widened && self.outstanding.values().any(|(key, _)| key.is_none());
+        if widened {
+            let alone = self
+                .outstanding
+                .iter()
+                .filter(|(_, (key, _))| key.is_none());
+            self.recalled.extend(alone.map(|(seq, _)| *seq));
+        }
+        let alone = widened && !self.recalled.is_empty();
         if self.holds.release(&before) {
             self.release();
         }
@@ -96,15 +103,20 @@ impl Feed {
             self.held_back.insert(key.clone());
             return;
         }
+        self.forget(key);
+        self.note_forgotten();
+    }
+
+    pub(super) fn note_forgotten(&mut self) {
         self.forgotten = true;
         self.forgettings += 1;
-        self.forget(key);
     }
 
     /// Everything that waits for an operator is looked at again.
     fn release(&mut self) {
         // A search that is under way has passed over what was held back then.
         self.forgettings += 1;
+        self.search |= self.forgotten;
         let held: Vec<OrderKey> = self.held_back.drain().collect();
         for key in held {
             if let Some(state) = self.state_mut(&key)
@@ -117,18 +129,20 @@ impl Feed {
         }
     }
 
-    /// Keys that were held back may be known to the table only.
+    /// Keys that waited may be in the table only.
     pub fn has_forgotten(&self) -> bool {
         self.forgotten
     }
 
-    /// Such keys may go on: the table has to be searched for them.
+    /// Such keys may go on: the table has to be searched for them at once, not with the next sweep.
     pub fn wants_search(&self) -> bool {
-        self.forgotten && !self.holds.any()
+        self.search
     }
 
-    /// How often something was forgotten or released; noted when a search begins.
-    pub fn forgettings(&self) -> u64 {
+    /// A search begins; give the number back to [`Feed::searched`].
+    pub fn search_began(&mut self) -> u64 {
+        self.search = false;
+        self.left_held = false;
         self.forgettings
     }
 
@@ -140,30 +154,38 @@ impl Feed {
     /// Takes in heads of keys that a search found: those that memory does not know are read from their start.
     pub fn on_searched(&mut self, heads: &[Head], now: u64) {
         for head in heads {
-            if head.seq > self.cursor.at() || self.is_known(head.seq) {
+            // What is not due is found by its time, unless memory has room for all of those.
+            let elsewhere = !head.due && self.parked.overflowed();
+            if head.seq > self.cursor.at() || self.is_known(head.seq) || elsewhere {
+                continue;
+            }
+            let known = match &head.ordering_key {
+                Some(key) => self.keys.contains_key(key),
+                None => self.alone.contains_key(&head.seq),
+            };
+            if known {
                 continue;
             }
             let route = self.routes.to_sink(&head.kind, &self.sink);
             let held = route
                 .is_some_and(|route| self.holds.hold(head.ordering_key.as_deref(), &route.name));
             if held {
+                self.left_held = true;
                 continue;
             }
             match &head.ordering_key {
-                Some(key) if !self.keys.contains_key(key) => {
-                    self.fall_behind(key, i64::MIN, Wait::Drain, now);
-                }
-                None if route.is_some() && !self.alone.contains_key(&head.seq) => {
+                Some(key) => self.fall_behind(key, i64::MIN, Wait::Drain, now),
+                None if route.is_some() => {
                     self.park_alone(head.seq, KeyState::new(now), Wait::Ready);
                 }
-                Some(_) | None => {}
+                None => {}
             }
         }
     }
 
     /// A search came to its end. When nothing was forgotten since it began, memory knows every key again.
     pub fn searched(&mut self, forgettings_then: u64) {
-        if self.forgettings == forgettings_then && !self.holds.any() {
+        if self.forgettings == forgettings_then && !self.left_held {
             self.forgotten = false;
         }
     }
