@@ -5,6 +5,7 @@ use sqlx::Connection as _;
 
 use crate::cli_bin::Workplace;
 use crate::support::postgres;
+use crate::support::roles::Role;
 
 /// A key that a terminal must not be shown, and that a shell must be kept from.
 const HOSTILE: &str = "a\u{1b}[2Jb\n'c\" $(d)";
@@ -213,7 +214,7 @@ async fn keys_of_a_postgres_outbox_at_the_prompt() {
     let place = Workplace::new(&format!(
         "[databases.orders]\nurl = \"{}\"\nschema = \"My Outbox\"\n[sinks.log]\ntype = \"file\"\npath = \
          \"events.jsonl\"\n[routes.all]\nkinds = [\"*\"]\nsinks = [\"log\"]\n",
-        database.url
+        database.url_of(Role::Owner)
     ));
     keys_at_the_prompt(&place, |seq| {
         let sql = format!(

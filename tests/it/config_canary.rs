@@ -180,7 +180,7 @@ async fn login(n: usize) -> (String, String) {
     let database = postgres::server().await.database().await;
     let (role, password) = (format!("canary_{n}_{}", database.name), secret());
     let sql = format!("create role {role} superuser login password '{password}'");
-    database.execute(&sql).await;
+    database.execute_as_superuser(&sql).await;
     let port = database.url.rsplit([':', '/']).nth(1).unwrap();
     let fields = format!(
         "host = \"127.0.0.1\"\nport = {port}\nuser = \"{role}\"\ndbname = \"{}\"\npassword = \"{password}\"\n",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::cli_bin::Workplace;
 use crate::support::fake_nats::Server as FakeNats;
 use crate::support::process::Process;
+use crate::support::roles::Role;
 use crate::support::{eventually, nats, postgres};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -200,7 +201,7 @@ async fn postgres_place(settings: &str, more: &str) -> (postgres::Database, Work
     let place = Workplace::new(&format!(
         "[databases.orders]\nurl = \"{}\"\n{settings}\n[sinks.log]\ntype = \"file\"\npath = \"events.jsonl\"\n\
          [routes.all]\nkinds = [\"*\"]\nsinks = [\"log\"]\n{more}",
-        database.url
+        database.url_of(Role::Owner)
     ));
     place.outboxd(&["migrate"]).code(0);
     (database, place)

@@ -43,7 +43,7 @@ async fn passwords_that_change_are_read_again_at_the_next_connect() {
     let mut broker = nats::Server::start_with(&users("n-one")).await;
     let role = format!("rotated_{}", database.name);
     let sql = format!("create role {role} superuser login password 'd-one'");
-    database.execute(&sql).await;
+    database.execute_as_superuser(&sql).await;
     let port = database.url.rsplit([':', '/']).nth(1).unwrap();
     let place = Workplace::new(&format!(
         "[databases.orders]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"{role}\"\npassword_file = \"d\"\n\
@@ -61,19 +61,19 @@ async fn passwords_that_change_are_read_again_at_the_next_connect() {
     let url = url_of(&mut service).await;
     ready(&url).await;
     let insert = "insert into outbox.event (kind, payload) values ('a.b', '1')";
-    database.execute(insert).await;
+    database.execute_as_superuser(insert).await;
     arrived(&broker, 1).await;
 
     // The old sessions end, as they do when a server is failed over, and only the new password is good.
     let alter = format!("alter role {role} password 'd-two'");
-    database.execute(&alter).await;
+    database.execute_as_superuser(&alter).await;
     let cut =
         format!("select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'");
     broker.set_snippet(&users("n-two"));
     broker.restart().await;
     eventually(SOON, "both refuse the old password", || async {
         // Again: a session that was just being opened is cut the next time.
-        database.execute(&cut).await;
+        database.execute_as_superuser(&cut).await;
         let answer = get(&url, "/readyz").await?;
         let both = answer.contains("password authentication failed")
             && answer.contains("refused the credentials");
@@ -83,7 +83,7 @@ async fn passwords_that_change_are_read_again_at_the_next_connect() {
     write("d", "d-two\n");
     write("n", "n-two\n");
     ready(&url).await;
-    database.execute(insert).await;
+    database.execute_as_superuser(insert).await;
     arrived(&broker, 2).await;
     let output = service.output();
     for secret in ["d-one", "d-two", "n-one", "n-two"] {

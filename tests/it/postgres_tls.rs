@@ -31,9 +31,10 @@ impl Bench {
         let roles = format!(
             "create role relay login superuser password '{PASSWORD}'; create role certrole login superuser"
         );
-        database.execute(&roles).await;
+        database.execute_as_superuser(&roles).await;
         let hba = "local all postgres trust\nhost all postgres 127.0.0.1/32 trust\n\
-                   hostssl all certrole 127.0.0.1/32 cert\nhost all relay 127.0.0.1/32 password\n";
+                   hostssl all certrole 127.0.0.1/32 cert\nhost all relay 127.0.0.1/32 password\n\
+                   host all test_owner 127.0.0.1/32 trust\n";
         std::fs::write(server.socket_directory().join("data/pg_hba.conf"), hba).unwrap();
         server.execute("select pg_reload_conf()").await;
         let wire = Recorder::to(server.address()).await;

@@ -86,7 +86,7 @@ async fn c80_a_password_may_have_any_characters() {
         let role = format!("special_{n}_{}", database.name);
         let quoted = password.replace('\'', "''");
         let sql = format!("create role {role} superuser login password '{quoted}'");
-        database.execute(&sql).await;
+        database.execute_as_superuser(&sql).await;
         let port = database.url.rsplit([':', '/']).nth(1).unwrap();
         let name = &database.name;
         let fields = format!(
