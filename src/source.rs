@@ -366,7 +366,7 @@ pub enum PublishedKeep {
 pub enum SourceErrorKind {
     /// The database cannot be reached, is out of connections, or took too long: wait and try again.
     Unavailable,
-    /// The database answers and takes no writes: an old primary that came back, a full disk. No outcome could be
+    /// The database answers and takes no write at all: a standby, an old primary that came back. No outcome could be
     /// written, so nothing may be sent; wait, and connect anew.
     ReadOnly,
     /// The database answered and refused this statement: a batch is split to find the bad part.

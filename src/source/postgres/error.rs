@@ -65,8 +65,6 @@ fn by_code(code: &str, message: &str) -> (SourceErrorKind, bool, bool) {
         "0A000" if message.contains("cached plan") => (Unavailable, true, false),
         // Read-only: a demoted server answers on every connection that was opened to it.
         "25006" => (ReadOnly, true, true),
-        // The disk is full.
-        "53100" => (ReadOnly, true, false),
         "25P02" | "25P03" => (Unavailable, true, false),
         "42P01" | "42703" | "42883" | "42501" | "3F000" | "3D000" => (Unusable, false, false),
         _ => match code.get(..2) {
@@ -105,7 +103,7 @@ mod tests {
         use SourceErrorKind::{ReadOnly, Refused, Unavailable, Unusable};
         for (code, kind) in [
             ("25006", ReadOnly),
-            ("53100", ReadOnly),
+            ("53100", Unavailable),
             ("08006", Unavailable),
             ("57P01", Unavailable),
             ("57014", Unavailable),

@@ -70,8 +70,11 @@ fn missing_table(error: &sqlx::Error) -> bool {
 fn kind(error: &sqlx::Error) -> SourceErrorKind {
     match (primary(error), error) {
         (Some(CORRUPT | NOT_A_DATABASE), _) => SourceErrorKind::Unusable,
-        (Some(READ_ONLY | FULL), _) => SourceErrorKind::ReadOnly,
-        (Some(BUSY | LOCKED | INTERRUPT | IO | CANNOT_OPEN), _) => SourceErrorKind::Unavailable,
+        (Some(READ_ONLY), _) => SourceErrorKind::ReadOnly,
+        // A full disk may take a small write and refuse the next: leases could be taken and nothing settled.
+        (Some(BUSY | LOCKED | INTERRUPT | IO | FULL | CANNOT_OPEN), _) => {
+            SourceErrorKind::Unavailable
+        }
         (Some(_), _) if missing_table(error) => SourceErrorKind::Unusable,
         (Some(_), _) => SourceErrorKind::Refused,
         (None, sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. }) => {

@@ -41,6 +41,18 @@ pub const HOSTILE: &[&str] = &[
     "(kind, payload, id) VALUES ('a', '1', 'order-1')",
     "(kind, payload, id) VALUES ('a', '1', x'0102')",
     "(kind, payload, id) VALUES ('a', '1', x'000102030405060708090a0b0c0d0e0f')",
+    "(kind, payload, id) VALUES ('a', '1', '')",
+    "(kind, payload, ordering_key) VALUES ('a', '1', 3.5)",
+    "(kind, payload, ordering_key) VALUES ('a', '1', printf('%.*c', 1000000, 'x'))",
+    "(kind, payload) VALUES (7, '1')",
+    "(kind, payload) VALUES (printf('%.*c', 1000000, 'x'), '1')",
+    "(kind, payload) VALUES ('a', 7)",
+    "(kind, payload_bytes) VALUES ('a', 7)",
+    "(kind, payload, content_type) VALUES ('a', '1', 7)",
+    "(kind, payload, headers) VALUES ('a', '1', 7)",
+    "(kind, payload, headers) VALUES ('a', '1', json_object('x', printf('%.*c', 1000000, 'h')))",
+    "(kind, payload, occurred_at) VALUES ('a', '1', 1e300)",
+    "(kind, payload, available_at) VALUES ('a', '1', '-infinity')",
 ];
 
 async fn filled() -> (SqliteOutbox, Arc<dyn Source>) {
