@@ -81,5 +81,6 @@ create table {schema}.audit (
 );
 create index audit_at on {schema}.audit (at);
 
-revoke all on {schema}.settings, {schema}.lease, {schema}.instance, {schema}.control, {schema}.audit from public;
+revoke all on {schema}.settings, {schema}.lease, {schema}.instance, {schema}.control, {schema}.pause, {schema}.audit
+  from public;
 revoke all on sequence {schema}.control_id_seq, {schema}.audit_id_seq from public;

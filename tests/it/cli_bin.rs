@@ -92,6 +92,13 @@ impl Workplace {
         command
     }
 
+    /// Runs a command to its end, with this variable on top of the others.
+    pub fn outboxd_with(&self, variable: (&str, &str), args: &[&str]) -> Ended {
+        let mut command = self.command(Path::new(env!("CARGO_BIN_EXE_outboxd")));
+        command.env(variable.0, variable.1);
+        finish(command, args, "")
+    }
+
     /// Runs a command to its end.
     pub fn outboxd(&self, args: &[&str]) -> Ended {
         self.outboxd_reading(args, "")
@@ -99,17 +106,11 @@ impl Workplace {
 
     /// Runs a command that reads `input`.
     pub fn outboxd_reading(&self, args: &[&str], input: &str) -> Ended {
-        let mut child = self
-            .command(Path::new(env!("CARGO_BIN_EXE_outboxd")))
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A command that does not read closes the pipe, which is its right.
-        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-        ended(child.wait_with_output().unwrap())
+        finish(
+            self.command(Path::new(env!("CARGO_BIN_EXE_outboxd"))),
+            args,
+            input,
+        )
     }
 
     /// Runs a command whose standard output nobody reads any more.
@@ -156,4 +157,17 @@ fn ended(output: std::process::Output) -> Ended {
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
+}
+
+fn finish(mut command: Command, args: &[&str], input: &str) -> Ended {
+    let mut child = command
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that does not read closes the pipe, which is its right.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    ended(child.wait_with_output().unwrap())
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use outboxd::relay::{DatabaseOptions, Options};
 use outboxd::source::Source as _;
-use outboxd::source::admin::Admin as _;
 use outboxd::source::postgres::Postgres;
 use outboxd::status::DatabaseState;
 use tokio::time::Instant;
@@ -17,6 +16,7 @@ use crate::postgres_fixture;
 use crate::support::eventually;
 use crate::support::postgres::{self, Database};
 use crate::support::proxy::{Mode, Proxy};
+use crate::support::roles::migrate_in;
 
 /// A relay of these databases, named `db1`, `db2` and so on, by way of these addresses.
 async fn relay_of(place: &Place, urls: &[String]) -> Running {
@@ -114,7 +114,7 @@ async fn c101_every_database_is_served_and_hidden_rows_are_warned_about() {
     // A role that a policy hides rows from.
     let hidden = server.database().await;
     migrate(&hidden).await;
-    let mut owner = hidden.connect().await;
+    let mut owner = hidden.superuser().await;
     let role = format!("{}_relay", hidden.name);
     execute(
         &mut owner,
@@ -159,9 +159,7 @@ async fn c103_two_relays_in_one_process_do_not_mix() {
     bench::create(&place.nats, stream).await;
     let mut second = place.setup();
     second.source.schema = "other".into();
-    let source = Postgres::new(second.source.clone()).unwrap();
-    source.migrate().await.unwrap();
-    source.close().await;
+    migrate_in(&place.database, "other", 16).await;
     second.sink.stream = "TWO".to_owned();
     second.sink.subject = "two.{kind}".to_owned();
     let second = second.start().await;
@@ -206,10 +204,10 @@ async fn c103_two_relays_in_one_process_do_not_mix() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c104_two_outboxes_in_one_database_do_not_wait_for_each_other() {
     let place = Place::new().await;
-    let mut options = postgres_fixture::options(&place.database.url);
-    options.schema = "other".into();
-    let other = Postgres::new(options).unwrap();
-    other.migrate().await.unwrap();
+    migrate_in(&place.database, "other", 16).await;
+    let other = postgres_fixture::another(&place.database, |options| {
+        options.schema = "other".into();
+    });
     // Purges and partitions of the first wait for this.
     let mut blocker = place.database.connect().await;
     execute(

@@ -19,6 +19,7 @@ use outboxd::route::{Route, Routes};
 use outboxd::sink::memory::Memory as MemorySink;
 use outboxd::source::admin::{Admin, DiscardedFilter};
 use outboxd::source::memory::Memory as MemorySource;
+use outboxd::source::{ReadBounds, Source};
 use outboxd::testing::faults::{Faults, FaultySource};
 
 use self::dice::Dice;
@@ -217,10 +218,29 @@ impl Run {
         self.source.discarded(&all, 1_000_000).await.unwrap()
     }
 
+    /// What is left, as each sink sees it.
+    async fn pending(&self) -> String {
+        let mut text = String::new();
+        for sink in SINKS {
+            let bounds = ReadBounds::rows(3);
+            for row in self.source.read(sink, 0, bounds, &[]).await.unwrap() {
+                let (key, due, attempts) = (row.ordering_key, row.due_in, row.attempts);
+                text += &format!(
+                    "\n{sink}: {} {} of {key:?}, done {}, due in {due:?}, {attempts} attempts",
+                    row.seq, row.kind, row.done
+                );
+            }
+        }
+        text
+    }
+
     async fn unfinished(&self, ledger: &Ledger, relays: &[Relay]) -> Option<String> {
         let pending = self.source.pending();
         if pending > 0 {
-            return Some(format!("{pending} rows are still pending"));
+            return Some(format!(
+                "{pending} rows are still pending: {}",
+                self.pending().await
+            ));
         }
         for feed in relays
             .iter()

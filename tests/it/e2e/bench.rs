@@ -20,10 +20,11 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::cli_bin::Workplace;
+use crate::cli_bin::{Ended, Workplace};
 use crate::support::nats::Stored;
 use crate::support::postgres::{self, Database};
 use crate::support::process::Process;
+use crate::support::roles::Role;
 use crate::support::{eventually, nats, roles};
 
 /// Longer than anything here takes on a busy machine.
@@ -126,6 +127,13 @@ impl Bench {
             relay: relay::start(options).await.unwrap(),
             metrics,
         }
+    }
+
+    /// Runs a command as an operator.
+    pub fn outboxd(&self, args: &[&str]) -> Ended {
+        let url = self.database.url_of(Role::Operator);
+        let variable = ("OUTBOXD__DATABASES__ORDERS__URL", url.as_str());
+        self.place.outboxd_with(variable, args)
     }
 
     /// Starts the program.

@@ -88,19 +88,19 @@ async fn a_pause_holds_within_a_second_through_a_takeover_until_it_is_resumed() 
         let mut reason = pause.to_vec();
         reason.extend(["--reason", "a test"]);
         let began = Instant::now();
-        bench.place.outboxd(&reason).code(0);
+        bench.outboxd(&reason).code(0);
         says(&first, words).await;
         assert!(began.elapsed() < SOON, "{pause:?}: {:?}", began.elapsed());
         bench.insert(&["k"], 20).await;
         // What would be sent against the pause is sent within milliseconds.
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert_eq!(bench.count().await, stored, "{pause:?}");
-        bench.place.outboxd(resume).code(0);
+        bench.outboxd(resume).code(0);
         stored += 20;
         bench.wait_within(SOON, stored as usize).await;
     }
     // The owner dies while the pause stands.
-    bench.place.outboxd(targets[1].0).code(0);
+    bench.outboxd(targets[1].0).code(0);
     says_times(&first, targets[1].2, 2).await;
     bench.insert(&["k", "l"], 10).await;
     first.kill9();
@@ -113,7 +113,6 @@ async fn a_pause_holds_within_a_second_through_a_takeover_until_it_is_resumed() 
         "the pause holds for the next owner"
     );
     let status = bench
-        .place
         .outboxd(&["status", "--output", "json"])
         .code(0)
         .json();
@@ -122,14 +121,14 @@ async fn a_pause_holds_within_a_second_through_a_takeover_until_it_is_resumed() 
         (&paused["scope"], &paused["name"]),
         (&json!("sink"), &json!("events"))
     );
-    let words = bench.place.outboxd(&["status"]).code(0);
+    let words = bench.outboxd(&["status"]).code(0);
     assert!(
         words
             .stdout
             .contains("orders: sink events is paused by tester since "),
         "{words:?}"
     );
-    bench.place.outboxd(targets[1].1).code(0);
+    bench.outboxd(targets[1].1).code(0);
     let seen = bench.wait_within(SOON, stored as usize + 20).await;
     for (key, seqs) in by_key(&seen) {
         assert!(seqs.is_sorted(), "{key}: {seqs:?}");
@@ -158,7 +157,7 @@ async fn a_command_wakes_a_quiet_database() {
     bench.insert(&["warm"], 1).await;
     bench.wait_for(1).await;
     says(&service, "database is quiet").await;
-    bench.place.outboxd(&["keys", "pause", "k"]).code(0);
+    bench.outboxd(&["keys", "pause", "k"]).code(0);
     says(&service, "key k is paused by tester").await;
     bench.insert(&["k", "l"], 1).await;
     bench.wait_for(2).await;
@@ -169,7 +168,7 @@ async fn a_command_wakes_a_quiet_database() {
         (times > before).then_some(()).ok_or(times.to_string())
     })
     .await;
-    bench.place.outboxd(&["keys", "resume", "k"]).code(0);
+    bench.outboxd(&["keys", "resume", "k"]).code(0);
     bench.wait_within(SOON, 3).await;
     bench.emptied().await;
 }
@@ -188,7 +187,6 @@ async fn refusing(bench: &Bench) -> async_nats::jetstream::Context {
 
 fn state(bench: &Bench, key: &str) -> Value {
     let shown = bench
-        .place
         .outboxd(&["keys", "show", key, "--output", "json"])
         .code(0)
         .json();
@@ -242,7 +240,6 @@ async fn a_blocked_key_is_shown_freed_blocked_again_and_its_head_skipped() {
     };
     let first = tokio::select! { () = flow => unreachable!(), first = blocked => first };
     let list = bench
-        .place
         .outboxd(&["keys", "list", "--output", "json"])
         .code(0)
         .json();
@@ -250,9 +247,9 @@ async fn a_blocked_key_is_shown_freed_blocked_again_and_its_head_skipped() {
         (&list[0]["state"], &list[0]["key"]),
         (&json!("blocked"), &json!(key))
     );
-    let words = bench.place.outboxd(&["keys", "show", key]).code(0);
+    let words = bench.outboxd(&["keys", "show", key]).code(0);
     assert!(words.stdout.contains("its budget is spent"), "{words:?}");
-    let words = bench.place.outboxd(&["keys", "list"]).code(0);
+    let words = bench.outboxd(&["keys", "list"]).code(0);
     assert!(
         words.stdout.contains("--encoded it%27s%20%22odd%22"),
         "{words:?}"
@@ -261,7 +258,6 @@ async fn a_blocked_key_is_shown_freed_blocked_again_and_its_head_skipped() {
     // Freed, it fails again, and is blocked again.
     let failed_at = first["head"]["failed_at"].clone();
     let ended = bench
-        .place
         .outboxd(&[
             "keys",
             "resume",
@@ -291,13 +287,11 @@ async fn a_blocked_key_is_shown_freed_blocked_again_and_its_head_skipped() {
 
     let seq = again_seq(&bench, key);
     let stale = bench
-        .place
         .outboxd(&["keys", "skip", key, "--head", &(seq + 1).to_string()])
         .code(1);
     assert!(stale.stderr.contains("nothing was changed"), "{stale:?}");
     let began = Instant::now();
     let skipped = bench
-        .place
         .outboxd(&[
             "keys",
             "skip",
@@ -432,7 +426,7 @@ async fn c07_set_aside_events_come_back_in_their_order_and_tell_what_they_overta
     bench.emptied().await;
     context.update_stream(config(-1)).await.unwrap();
     let args = ["discarded", "requeue", "--code", "too_large", "--all"];
-    let ended = bench.place.outboxd(&args).code(0);
+    let ended = bench.outboxd(&args).code(0);
     assert_eq!(ended.stdout, "30 put back\n");
     assert!(
         ended.stderr.contains(
@@ -472,7 +466,7 @@ async fn c43_a_delayed_head_is_named_with_its_time_and_can_be_skipped() {
         shown["head"]["due_at"].as_str().unwrap().ends_with('Z'),
         "{shown}"
     );
-    let skipped = bench.place.outboxd(&["keys", "skip", "k"]).code(0);
+    let skipped = bench.outboxd(&["keys", "skip", "k"]).code(0);
     assert!(
         skipped.stdout.starts_with("skipped: sink events, seq 1, "),
         "{skipped:?}"
