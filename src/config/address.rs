@@ -67,6 +67,38 @@ impl Database {
         }
     }
 
+    /// One name for the place of the outbox, however it is written: two sections with the same one are one
+    /// outbox. `None` when that cannot be told.
+    pub(super) fn place(&self) -> Option<String> {
+        let Some(text) = self.url_text().ok()? else {
+            let host = self.host.as_deref()?;
+            let dbname = self.dbname.as_deref().or(self.user.as_deref());
+            return Some(postgres_place(host, self.port, dbname, &self.schema));
+        };
+        match DatabaseAddress::parse(text.expose_secret()).ok()? {
+            DatabaseAddress::Sqlite(path) => Some(path.display().to_string()),
+            DatabaseAddress::Postgres { .. } => {
+                let url = Url::parse(text.expose_secret().trim()).ok()?;
+                let word = |key: &str| {
+                    let found = url.query_pairs().find(|(word, _)| word == key);
+                    found.map(|(_, value)| value.into_owned())
+                };
+                let host = word("hostaddr").or_else(|| word("host"));
+                let host = host.or_else(|| percent_decode(url.host_str()?))?;
+                let port = word("port").and_then(|port| port.parse().ok());
+                let path = Some(url.path().trim_start_matches('/')).filter(|path| !path.is_empty());
+                let user = word("user").unwrap_or_else(|| url.username().to_owned());
+                let dbname = word("dbname").or_else(|| percent_decode(path?));
+                Some(postgres_place(
+                    &host,
+                    port.or(url.port()),
+                    dbname.as_deref().or(Some(&user)),
+                    &self.schema,
+                ))
+            }
+        }
+    }
+
     /// Where this database is. The error is the rest of a sentence that names the database.
     pub(super) fn address(&self) -> Result<DatabaseAddress, String> {
         match self.url_text()? {
@@ -76,6 +108,23 @@ impl Database {
                 with_tls: false,
             }),
         }
+    }
+}
+
+fn postgres_place(host: &str, port: Option<u16>, dbname: Option<&str>, schema: &str) -> String {
+    let port = port.unwrap_or(5_432);
+    format!(
+        "{}:{port}/{} {schema}",
+        one_name(host),
+        dbname.unwrap_or_default()
+    )
+}
+
+/// A host's name, the loopback's names as one.
+fn one_name(host: &str) -> String {
+    match host.to_ascii_lowercase().as_str() {
+        "localhost" | "[::1]" | "::1" => "127.0.0.1".to_owned(),
+        other => other.to_owned(),
     }
 }
 
@@ -126,11 +175,7 @@ impl NatsAddress {
     pub(super) fn hosts(&self) -> impl Iterator<Item = String> {
         let host = |url: &str| {
             let url = Url::parse(url).ok()?;
-            let host = url.host_str()?.to_ascii_lowercase();
-            let host = match host.as_str() {
-                "localhost" | "[::1]" => "127.0.0.1",
-                other => other,
-            };
+            let host = one_name(url.host_str()?);
             Some(format!("{host}:{}", url.port().unwrap_or(4_222)))
         };
         self.servers.split(',').filter_map(host)
@@ -174,6 +219,37 @@ pub(crate) fn percent_decode(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_outbox_has_one_place_however_it_is_written() {
+        let by_url = |url: &str| Database {
+            url: Some(crate::config::Secret(url.to_owned().into())),
+            ..Database::default()
+        };
+        let by_fields = Database {
+            host: Some("LOCALHOST".into()),
+            user: Some("app".into()),
+            ..Database::default()
+        };
+        let same = Some("127.0.0.1:5432/app outbox".to_owned());
+        assert_eq!(by_fields.place(), same);
+        for url in [
+            "postgres://app@localhost",
+            "postgres://u:p@127.0.0.1:5432/app?sslmode=disable",
+            "postgresql://u@[::1]/%61pp",
+            "postgres://u@x:1/y?host=localhost&port=5432&dbname=app",
+        ] {
+            assert_eq!(by_url(url).place(), same, "{url}");
+        }
+        for url in [
+            "postgres://u@localhost/other",
+            "postgres://u@db/app",
+            "postgres://u@localhost:1/app",
+        ] {
+            assert_ne!(by_url(url).place(), same, "{url}");
+        }
+        assert_eq!(by_url("sqlite:x").place(), by_url("sqlite://x").place());
+    }
 
     #[test]
     fn database_urls_lead_to_their_database() {

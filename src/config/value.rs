@@ -26,9 +26,32 @@ impl Span {
     }
 }
 
+/// As people write it and a file can say it: `90d`, not two months and the rest.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        humantime::format_duration(self.0).fmt(f)
+        const UNITS: [(u128, &str); 7] = [
+            (86_400_000_000_000, "d"),
+            (3_600_000_000_000, "h"),
+            (60_000_000_000, "m"),
+            (1_000_000_000, "s"),
+            (1_000_000, "ms"),
+            (1_000, "us"),
+            (1, "ns"),
+        ];
+        let mut rest = self.0.as_nanos();
+        if rest == 0 {
+            return f.write_str("0s");
+        }
+        let mut gap = "";
+        for (unit, word) in UNITS {
+            let (count, left) = (rest / unit, rest % unit);
+            if count > 0 {
+                write!(f, "{gap}{count}{word}")?;
+                gap = " ";
+            }
+            rest = left;
+        }
+        Ok(())
     }
 }
 
@@ -349,3 +372,22 @@ written!(List, "List", {
     "items": { "type": "string" },
     "examples": [["a", "b"], "a,b"]
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_shown_as_it_is_written_and_can_be_read_again() {
+        for (span, shown) in [
+            (Duration::ZERO, "0s"),
+            (Duration::from_secs(90 * 86_400), "90d"),
+            (Duration::from_secs(5_400), "1h 30m"),
+            (Duration::from_millis(256_250), "4m 16s 250ms"),
+            (Duration::new(0, 1_001), "1us 1ns"),
+        ] {
+            assert_eq!(Span(span).to_string(), shown);
+            assert_eq!(humantime::parse_duration(shown), Ok(span));
+        }
+    }
+}

@@ -406,7 +406,10 @@ async fn stuck(broker: &mut nats::Server, more: &str) -> (Workplace, Process) {
     publish();
     // The gate opens with the first event at the latest, and the broker is frozen after that.
     eventually(SOON, "the first event is in the stream", || async {
-        match broker.stored("EVENTS").await.len() {
+        // The stream may not be there yet.
+        let stream = broker.jetstream().await.get_stream("EVENTS").await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        match stream.cached_info().state.messages {
             1 => Ok(()),
             count => Err(format!("{count} stored")),
         }

@@ -181,7 +181,7 @@ fn single_rules_of_sections() {
         (
             with(
                 "databases.twice",
-                "url = \"postgres://relay@127.0.0.1:5432/app\"",
+                "host = \"localhost\"\nuser = \"other\"\ndbname = \"app\"",
             ),
             "same outbox",
         ),

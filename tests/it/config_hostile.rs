@@ -182,9 +182,24 @@ fn load(seed: u64, text: &[u8], env: Vec<(OsString, OsString)>) -> Result<Config
 
 #[test]
 fn random_keys_and_values_end_in_a_configuration_or_in_words() {
+    let (loaded, refused) = random_keys_and_values(0..3_000);
+    assert!(
+        loaded > 10 && refused > 1_000,
+        "{loaded} loaded, {refused} refused"
+    );
+}
+
+#[test]
+#[ignore = "a campaign"]
+fn many_more_of_both_end_in_a_configuration_or_in_words() {
+    random_keys_and_values(10_000..50_000);
+    bytes_that_went_wrong(10_000..50_000);
+}
+
+fn random_keys_and_values(seeds: std::ops::Range<u64>) -> (u64, u64) {
     let keys = known_keys();
     let (mut loaded, mut refused) = (0, 0);
-    for seed in 0..3_000 {
+    for seed in seeds {
         let mut dice = Dice::of(seed);
         let text = toml(&mut dice, &keys);
         let env = environment(&mut dice, &keys);
@@ -193,10 +208,7 @@ fn random_keys_and_values_end_in_a_configuration_or_in_words() {
             Err(_) => refused += 1,
         }
     }
-    assert!(
-        loaded > 10 && refused > 1_000,
-        "{loaded} loaded, {refused} refused"
-    );
+    (loaded, refused)
 }
 
 /// A configuration that loads.
@@ -207,7 +219,11 @@ const SOUND: &str = "[databases.orders]\nurl = \"postgres://u:s3cr3t@db/app\"\nm
 #[test]
 fn bytes_that_went_wrong_end_in_a_configuration_or_in_words() {
     assert!(load(0, SOUND.as_bytes(), Vec::new()).is_ok());
-    for seed in 0..3_000 {
+    bytes_that_went_wrong(0..3_000);
+}
+
+fn bytes_that_went_wrong(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
         let mut dice = Dice::of(seed);
         let mut text = SOUND.as_bytes().to_vec();
         for _ in 0..=dice.below(3) {

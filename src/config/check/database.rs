@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use secrecy::ExposeSecret;
-
 use super::Findings;
 use crate::config::address::DatabaseAddress;
 use crate::config::{Config, Database, Tls, Wake, build};
@@ -188,14 +186,9 @@ impl Findings<'_> {
     pub(super) fn same_outbox_twice(&mut self, config: &Config) {
         let mut seen: BTreeMap<String, &str> = BTreeMap::new();
         for (name, database) in &config.databases {
-            let address = match (database.url_text(), &database.host) {
-                (Ok(Some(url)), _) => url.expose_secret().to_owned(),
-                (_, Some(host)) => {
-                    format!("{host} {:?} {:?}", database.port, database.dbname)
-                }
-                _ => continue,
+            let Some(outbox) = database.place() else {
+                continue;
             };
-            let outbox = format!("{address} {}", database.schema);
             if let Some(first) = seen.insert(outbox, name) {
                 self.add(
                     &format!("databases.{name}"),

@@ -46,9 +46,14 @@ pub(super) async fn apply(
     let mode = mode(options, url, &connect);
     connect = connect.ssl_mode(mode);
     let name = &options.name;
-    if let Some(file) = &options.ca_file {
-        let text = pem(name, "ca_file", file, "certificate").await?;
-        connect = connect.ssl_root_cert_from_pem(text);
+    match &options.ca_file {
+        Some(file) => {
+            let text = pem(name, "ca_file", file, "certificate").await?;
+            connect = connect.ssl_root_cert_from_pem(text);
+        }
+        None if url.authority => {}
+        // Whom to trust is not for the environment to say.
+        None => connect = connect.ssl_root_cert_from_pem(Vec::new()),
     }
     if let (Some(certificate), Some(key)) = (&options.client_cert_file, &options.client_key_file) {
         let text = pem(name, "client_cert_file", certificate, "certificate").await?;

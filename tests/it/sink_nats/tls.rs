@@ -218,3 +218,62 @@ async fn servers_that_only_a_server_names_are_not_used() {
     count.wait_for(|count| *count == 3).await.unwrap();
     assert_eq!(advertised.wire.accepted(), 0);
 }
+
+/// The same with a real cluster, whose second member takes clients in plain text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_of_the_cluster_that_is_not_configured_is_not_used() {
+    let authority = Authority::new();
+    let pair = authority.server(&["127.0.0.1"]);
+    let elsewhere = Recorder::to("127.0.0.1:1").await;
+    let ports = [(); 2].map(|()| crate::support::process::free_port());
+    let routes = format!(
+        "routes: [\"nats-route://127.0.0.1:{}\", \"nats-route://127.0.0.1:{}\"]",
+        ports[0], ports[1]
+    );
+    let mut first = nats::Server::start_with(&format!(
+        "cluster {{ name: c, listen: \"127.0.0.1:{}\", {routes} }}\n\
+         tls {{ cert_file: \"{}\", key_file: \"{}\" }}",
+        ports[0],
+        pair.certificate.display(),
+        pair.key.display()
+    ))
+    .await;
+    let _second = nats::Server::start_with(&format!(
+        "cluster {{ name: c, listen: \"127.0.0.1:{}\", {routes} }}\n\
+         client_advertise: \"127.0.0.1:{}\"",
+        ports[1],
+        elsewhere.port()
+    ))
+    .await;
+    let advertised = format!("127.0.0.1:{}", elsewhere.port());
+    crate::support::eventually(SOON, "the first names the second", || async {
+        let stream = tokio::net::TcpStream::connect(first.address())
+            .await
+            .unwrap();
+        let mut greeting = String::new();
+        let read = BufReader::new(stream).read_line(&mut greeting).await;
+        match read.is_ok() && greeting.contains(&advertised) {
+            true => Ok(()),
+            false => Err(greeting),
+        }
+    })
+    .await;
+    let sink = Nats::new(Options {
+        ca_file: Some(authority.ca()),
+        create_stream: true,
+        ..options(first.url())
+    })
+    .unwrap();
+    // The two have to choose a leader before there can be a stream.
+    let session = crate::support::eventually(SOON, "a session opens", || async {
+        sink.open().await.map_err(|error| error.to_string())
+    })
+    .await;
+    session.publish(&delivery(1), SOON).await.unwrap();
+    first.kill9();
+    session.lost().await;
+    for _ in 0..3 {
+        assert!(sink.open().await.is_err());
+    }
+    assert_eq!(elsewhere.accepted(), 0);
+}
