@@ -177,6 +177,9 @@ async fn a_resume_while_the_head_is_still_out_keeps_the_order() {
 #[tokio::test]
 async fn what_a_lost_connection_may_have_stored_is_known_as_a_repeat_after_a_pause() {
     let bench = Bench::start().await;
+    // What is there when an owner begins counts as a possible repeat by itself.
+    bench.insert("first", 1..=1);
+    bench.received(1).await;
     let gate = Gate::closed();
     let held = gate.clone();
     let mut left = 2;
@@ -187,7 +190,7 @@ async fn what_a_lost_connection_may_have_stored_is_known_as_a_repeat_after_a_pau
         })
     });
     bench.source.insert(&[row("k", 1), keyless(1)]).unwrap();
-    bench.handed_over(2).await;
+    bench.handed_over(3).await;
     pause(&bench, &sink("events")).await;
     gate.open();
     let board = bench.relay.board();
@@ -197,9 +200,9 @@ async fn what_a_lost_connection_may_have_stored_is_known_as_a_repeat_after_a_pau
     })
     .await;
     polled(&bench).await;
-    assert_eq!(bench.sink.handed_over().len(), 2, "neither was sent again");
+    assert_eq!(bench.sink.handed_over().len(), 3, "neither was sent again");
     resume(&bench, &sink("events")).await;
-    let received = bench.received(2).await;
+    let received = bench.received(3).await.split_off(1);
     assert!(received.iter().all(|item| item.delivery.may_be_repeat));
     assert!(received.iter().all(|item| item.delivery.attempt == 1));
     bench.emptied().await;
