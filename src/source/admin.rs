@@ -94,7 +94,7 @@ pub struct Roles {
     pub relay: String,
     /// Inserts events through the publish functions.
     pub writer: String,
-    /// Requeues and drops discarded events.
+    /// Requeues and drops discarded events, pauses, resumes and skips.
     pub operator: String,
 }
 
