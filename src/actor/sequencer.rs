@@ -342,6 +342,11 @@ impl State {
     fn offer_again(&mut self, work: Work, recalled: bool) {
         let seq = work.event.seq;
         if recalled || self.run.is_halted() {
+            if work.may_be_repeat {
+                // Whoever reads it again has to know.
+                let strikes = work.strikes;
+                return self.park(&work, Duration::ZERO, strikes, true, false);
+            }
             return self.give_back(vec![seq]);
         }
         if !self.context.ownership.may_begin() {

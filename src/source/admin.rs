@@ -96,7 +96,7 @@ pub struct Roles {
     pub writer: String,
     /// Sees status and discarded events, changes nothing.
     pub viewer: String,
-    /// Requeues and drops discarded events.
+    /// Requeues and drops discarded events, pauses, resumes and skips.
     pub operator: String,
 }
 

@@ -64,6 +64,7 @@ fn keys_at_the_prompt(place: &Workplace, failed: impl Fn(i64)) {
         .collect();
     assert_eq!(states.len(), 3, "{list}");
     assert_eq!(states[0], ("backing_off", "k"));
+    assert!(list[0]["since"].as_str().unwrap().ends_with('Z'), "{list}");
     assert!(states.contains(&("delayed", "slow")) && states.contains(&("delayed", &long)));
     let bounded = place.outboxd(&["keys", "list", "--limit", "1"]).code(0);
     assert!(bounded.stderr.contains("raise --limit"), "{bounded:?}");

@@ -100,6 +100,11 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// The table is being searched for keys that memory dropped.
+    fn searches(&self) -> bool {
+        self.sweep.is_some() && self.feed.has_forgotten()
+    }
+
     /// When the next key is due; what is paused waits for no time.
     fn next_due(&self) -> Option<u64> {
         let due = self.feed.parked().next_due();
@@ -393,6 +398,7 @@ impl Active {
                         && !slot.catching
                         && slot.fetches.is_empty()
                         && slot.feed.at_rest()
+                        && !slot.searches()
                         && slot.feed.cursor().gaps().is_empty()
                 }
             })

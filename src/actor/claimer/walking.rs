@@ -49,7 +49,11 @@ impl Active {
     pub(super) fn commanded(&mut self, result: Result<Commands, SourceError>, now: u64) {
         self.commanding = false;
         match result {
-            Ok(commands) => self.obey(commands, now),
+            Ok(commands) => {
+                // There may be more than one answer holds.
+                self.want_commands |= commands.mark > self.command_mark;
+                self.obey(commands, now);
+            }
             Err(error) => {
                 self.want_commands = true;
                 self.trouble(&error, now);

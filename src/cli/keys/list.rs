@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::place::{due, event, pauses_of, word};
+use super::place::{due, event, pauses_of, since, word};
 use super::{Database, KeyName, ListArgs, build, pasteable, patiently, refused};
 use crate::cli::failure::Failure;
 use crate::cli::output::{Output, safe, say, table};
@@ -60,7 +60,8 @@ pub(super) async fn list(
         let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
         table(
             &[
-                "STATE", "SINK", "SEQ", "KIND", "ATTEMPTS", "DUE", "BEHIND", "KEY", "WORDS",
+                "STATE", "SINK", "SEQ", "KIND", "ATTEMPTS", "SINCE", "DUE", "BEHIND", "KEY",
+                "WORDS",
             ],
             &rows,
         )
@@ -117,11 +118,19 @@ fn in_json(line: &Line) -> Value {
         "key": key,
         "seq": seq,
         "sink": line.sink,
+        "since": since_of(line),
         "event": line.event.as_ref().map(event),
         "behind": line.behind,
         "behind_bounded": line.behind >= u64::from(MAX_BEHIND),
         "pause": line.pause,
     })
+}
+
+fn since_of(line: &Line) -> Option<String> {
+    match (&line.pause, &line.event) {
+        (Some(pause), _) => Some(pause.since.clone()),
+        (None, event) => event.as_ref().map(since),
+    }
 }
 
 fn row(line: &Line) -> Vec<String> {
@@ -146,6 +155,7 @@ fn row(line: &Line) -> Vec<String> {
         of(&|event| event.seq.to_string()),
         of(&|event| safe(&event.kind)),
         of(&|event| event.attempts.to_string()),
+        since_of(line).unwrap_or_else(|| "-".to_owned()),
         of(&|event| due(event).unwrap_or_else(|| "-".to_owned())),
         format!("{}{more}", line.behind),
         pasteable(&line.key),

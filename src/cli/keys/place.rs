@@ -123,10 +123,17 @@ impl Place {
         }
     }
 
+    /// Since when: the first of its pauses, else as [`since`].
+    fn since(&self) -> Option<String> {
+        let paused = self.pauses.iter().map(|pause| pause.since.clone()).min();
+        paused.or_else(|| self.head.as_ref().map(since))
+    }
+
     pub(super) fn json(&self) -> Value {
         json!({
             "sink": self.sink,
             "state": self.state(),
+            "since": self.since(),
             "head": self.head.as_ref().map(event),
             "route": self.route,
             "behind": self.behind,
@@ -145,6 +152,11 @@ pub(super) fn word(waits: WaitsFor) -> &'static str {
         WaitsFor::BackOff => "backing_off",
         WaitsFor::Operator => "blocked",
     }
+}
+
+/// Since when it waits: its last failure, or its beginning.
+pub(super) fn since(event: &KeyEvent) -> String {
+    event.failed_at.unwrap_or(event.occurred_at).to_string()
 }
 
 /// An event as programs read it.

@@ -175,6 +175,40 @@ async fn a_resume_while_the_head_is_still_out_keeps_the_order() {
 }
 
 #[tokio::test]
+async fn what_a_lost_connection_may_have_stored_is_known_as_a_repeat_after_a_pause() {
+    let bench = Bench::start().await;
+    // What is there when an owner begins counts as a possible repeat by itself.
+    bench.insert("first", 1..=1);
+    bench.received(1).await;
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let mut left = 2;
+    bench.sink.on(move |_| {
+        (left > 0).then(|| {
+            left -= 1;
+            Answer::Hold(held.clone(), Box::new(Answer::LoseSession))
+        })
+    });
+    bench.source.insert(&[row("k", 1), keyless(1)]).unwrap();
+    bench.handed_over(3).await;
+    pause(&bench, &sink("events")).await;
+    gate.open();
+    let board = bench.relay.board();
+    eventually(LONG, "they have come back", || async {
+        let waiting = board.snapshot().feeds[0].in_flight;
+        (waiting == 0).then_some(()).ok_or(waiting.to_string())
+    })
+    .await;
+    polled(&bench).await;
+    assert_eq!(bench.sink.handed_over().len(), 3, "neither was sent again");
+    resume(&bench, &sink("events")).await;
+    let received = bench.received(3).await.split_off(1);
+    assert!(received.iter().all(|item| item.delivery.may_be_repeat));
+    assert!(received.iter().all(|item| item.delivery.attempt == 1));
+    bench.emptied().await;
+}
+
+#[tokio::test]
 async fn a_sink_that_is_down_is_paused_too_and_nothing_is_charged() {
     let bench = Bench::start().await;
     bench.sink.go_down();

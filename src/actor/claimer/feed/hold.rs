@@ -146,9 +146,9 @@ impl Feed {
         self.forgettings
     }
 
-    /// Keys to read are few enough for a search to go on.
+    /// Keys to read are few enough for a search to go on; a sweep that only compares need not wait.
     pub fn has_room_to_search(&self) -> bool {
-        self.ready.len() < super::BATCH
+        !self.forgotten || self.ready.len() < super::BATCH
     }
 
     /// Takes in heads of keys that a search found: those that memory does not know are read from their start.
