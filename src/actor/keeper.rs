@@ -85,7 +85,8 @@ impl ractor::Message for Message {}
 pub struct State {
     arguments: Arguments,
     myself: ActorRef<Message>,
-    mode: Mode,
+    /// `None`: nobody has said so yet.
+    mode: Option<Mode>,
     host: String,
     ticking: bool,
     working: Option<Task>,
@@ -114,7 +115,7 @@ impl KeeperActor {
                 arguments.database.to_string(),
                 myself.get_cell(),
             ),
-            mode: Mode::Quiet,
+            mode: None,
             host: host_name(),
             ticking: false,
             working: None,
@@ -126,10 +127,7 @@ impl KeeperActor {
             myself,
             arguments,
         };
-        // After a crash of the keeper alone, the claimer does not repeat what it said.
-        if let Some(mode) = state.shown_mode() {
-            state.mode(mode);
-        }
+        state.tick_soon(Duration::ZERO);
         Ok(state)
     }
 
@@ -149,28 +147,33 @@ impl KeeperActor {
 }
 
 impl State {
+    /// What the claimer shows. It says a mode once, and that may have been to a keeper that was just about to die.
     fn shown_mode(&self) -> Option<Mode> {
         use crate::status::DatabaseState as Shown;
         let database = &self.arguments.database;
         match self.arguments.board.database(database, |shown| shown.state) {
             Shown::Active => Some(Mode::Active),
             Shown::Standby => Some(Mode::Standby),
-            _ => None,
+            Shown::Quiet => Some(Mode::Quiet),
+            // Of an outage, or between two states: what it was still holds.
+            Shown::Starting | Shown::Waiting | Shown::Draining | Shown::Parked => None,
         }
     }
 
     fn mode(&mut self, mode: Mode) {
-        let woken = self.mode != mode;
-        self.mode = mode;
-        if woken {
-            self.beat_at = Instant::now();
-            self.sample_at = Instant::now();
-        }
+        self.turn(mode);
         self.tick_soon(Duration::ZERO);
     }
 
+    fn turn(&mut self, mode: Mode) {
+        if self.mode.replace(mode) != Some(mode) {
+            self.beat_at = Instant::now();
+            self.sample_at = Instant::now();
+        }
+    }
+
     fn tick_soon(&mut self, pause: Duration) {
-        if !self.ticking && self.mode != Mode::Quiet {
+        if !self.ticking && self.mode != Some(Mode::Quiet) {
             self.ticking = true;
             self.myself.send_after(pause, || Message::Tick);
         }
@@ -178,16 +181,21 @@ impl State {
 
     fn tick(&mut self) {
         self.ticking = false;
-        if self.mode == Mode::Quiet {
+        if self.mode != Some(Mode::Quiet)
+            && let Some(shown) = self.shown_mode()
+        {
+            self.turn(shown);
+        }
+        if self.mode == Some(Mode::Quiet) {
             return;
         }
         let now = Instant::now();
-        if self.mode == Mode::Active && now >= self.sweep_at {
+        if self.mode == Some(Mode::Active) && now >= self.sweep_at {
             self.sweep_at = now + self.arguments.sweep_every;
             self.arguments.claimer.send(claimer::Message::Sweep);
             self.shared_due = true;
         }
-        if self.working.is_none() {
+        if self.working.is_none() && self.mode.is_some() {
             self.work(now);
         }
         let pause = TICK.min(self.arguments.sweep_every);
@@ -200,16 +208,17 @@ impl State {
 
     /// Does the first thing that is due.
     fn work(&mut self, now: Instant) {
+        let active = self.mode == Some(Mode::Active);
         if now >= self.beat_at {
             self.beat_at = now + BEAT;
             self.beat();
-        } else if self.mode == Mode::Active && now >= self.sample_at {
+        } else if active && now >= self.sample_at {
             self.sample_at = now + SAMPLE;
             self.sample();
-        } else if self.mode == Mode::Active && now >= self.purge_at {
+        } else if active && now >= self.purge_at {
             self.purge_at = now + PURGE;
             self.purge();
-        } else if self.mode == Mode::Active && self.shared_due {
+        } else if active && self.shared_due {
             // Last, so that frequent sweeps leave time for everything else.
             self.shared_due = false;
             self.remove_shared();

@@ -8,6 +8,7 @@ use outboxd::sink::PublishError;
 use outboxd::sink::memory::Answer;
 use outboxd::source::SourceErrorKind;
 use outboxd::source::admin::{Admin, DiscardedFilter, Operator};
+use outboxd::status::DatabaseState;
 use outboxd::testing::faults::{Op, When};
 use tokio::time::Instant;
 
@@ -263,4 +264,39 @@ async fn an_event_put_back_before_its_discard_is_known_here_is_delivered() {
     bench.calls(Op::Commands, before + 1).await;
     bench.received(1).await;
     bench.emptied().await;
+}
+
+/// The claimer says once what the database allows; a keeper that was not there then must find out by itself.
+#[tokio::test]
+async fn a_keeper_that_starts_in_the_middle_of_an_outage_sweeps_after_it() {
+    let bench = Bench::with(|options| {
+        options.databases[0].sweep_every = Duration::from_millis(50);
+        options.databases[0].poll_max = Duration::from_millis(50);
+        options.databases[0].fallback = Duration::from_millis(50);
+    })
+    .await;
+    bench.calls(Op::Heads, 2).await;
+    bench.faults.outage(SourceErrorKind::Unavailable);
+    let board = bench.relay.board();
+    let keeper = || {
+        let members = bench.relay.members();
+        members.into_iter().find(|m| m.role == Role::Keeper)
+    };
+    let before = eventually(LONG, "the outage shows, and a keeper lives", || async {
+        let state = board.snapshot().databases[0].state;
+        (state == DatabaseState::Waiting)
+            .then(keeper)
+            .flatten()
+            .ok_or(format!("{state:?}"))
+    })
+    .await;
+    before.cell.kill();
+    eventually(LONG, "another keeper lives", || async {
+        let now = keeper().filter(|now| now.cell.get_id() != before.cell.get_id());
+        now.map(|_| ()).ok_or("none does".to_owned())
+    })
+    .await;
+    bench.faults.heal();
+    let swept = bench.faults.count(Op::Heads);
+    bench.calls(Op::Heads, swept + 3).await;
 }
