@@ -321,8 +321,8 @@ async fn every_hot_statement_walks_an_index() {
     let statements: &[(&str, &str, String)] = &[
         (
             include_str!("../../src/source/postgres/sql/read.sql"),
-            "text, bigint, bigint, text[], int",
-            "'events', 100, 500, '{k1,k2}', 131072".into(),
+            "text, bigint, bigint, text[], int, bigint",
+            "'events', 100, 500, '{k1,k2}', 131072, 500".into(),
         ),
         (
             include_str!("../../src/source/postgres/sql/read_keys.sql"),
