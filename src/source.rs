@@ -267,11 +267,25 @@ pub struct Commands {
 /// One command of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// These rows re-entered behind the cursor, or need no longer wait: look at them.
+    /// These rows re-entered behind the cursor: look at them.
     Look {
         /// Places.
         seqs: Vec<i64>,
     },
+    /// These rows need no longer wait for their time: it is over, or they are to be set aside.
+    Hurry {
+        /// Places.
+        seqs: Vec<i64>,
+    },
+}
+
+impl Command {
+    /// The places that it names.
+    pub fn seqs(&self) -> &[i64] {
+        match self {
+            Self::Look { seqs } | Self::Hurry { seqs } => seqs,
+        }
+    }
 }
 
 /// What a renewal told.

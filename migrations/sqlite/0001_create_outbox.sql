@@ -156,7 +156,7 @@ CREATE TABLE outbox_instance (
 -- Operators' commands, which owners read once.
 CREATE TABLE outbox_control (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
-    -- look: at the rows in `seqs`. pauses: outbox_pause has changed.
+    -- look: the rows in `seqs` re-entered. hurry: those need no longer wait. pauses: outbox_pause has changed.
     verb TEXT NOT NULL,
     seqs TEXT,
     actor TEXT,

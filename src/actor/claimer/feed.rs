@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use self::action::{Action, Actions, ReadPlan, with_body};
+use self::action::{Action, Actions, Origin, ReadPlan, with_body};
 use super::budget::Budget;
 use super::cursor::Cursor;
 use super::holds::Holds;
@@ -73,7 +73,9 @@ pub struct Feed {
     skims: bool,
     fetching: HashSet<i64>,
     /// Rows that an operator put back while their outcome was still on its way here: read again after it.
-    again: HashSet<i64>,
+    again: HashMap<i64, Origin>,
+    /// Rows that commands name before reading forward has come to them.
+    expected: HashMap<i64, Origin>,
     high: HashMap<u64, i64>,
     /// Rows up to here may have been handed over by an earlier incarnation.
     repeat_below: i64,
@@ -111,7 +113,8 @@ impl Feed {
             bare: VecDeque::new(),
             skims: false,
             fetching: HashSet::new(),
-            again: HashSet::new(),
+            again: HashMap::new(),
+            expected: HashMap::new(),
             high: HashMap::new(),
             repeat_below,
             unrouted: Unrouted::default(),

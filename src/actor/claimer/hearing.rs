@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::active::{Active, Slot};
-use super::feed::action::{Origin, Park};
+use super::feed::action::Park;
 use crate::actor::settler::Settled;
 
 /// Pause of an event whose outcome the database refuses, milliseconds.
@@ -30,8 +30,8 @@ impl Active {
                     slot.feed.on_refused(settled.seq, REFUSED, now);
                 } else {
                     slot.feed.on_settled(settled.seq, settled.done, now);
-                    if slot.feed.take_again(settled.seq) {
-                        slot.fetches.push_back((vec![settled.seq], Origin::Command));
+                    if let Some(origin) = slot.feed.take_again(settled.seq) {
+                        slot.fetches.push_back((vec![settled.seq], origin));
                     }
                 }
                 slot.retire_drained();

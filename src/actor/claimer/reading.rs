@@ -93,6 +93,7 @@ impl Active {
                         .board
                         .database(database, |shown| shown.unrouted = kinds);
                 }
+                slot.fetches.extend(slot.feed.take_expected());
                 self.actions
                     .extend(actions.into_iter().map(|action| (index, action)));
                 self.want_look |= !self.slots[index].feed.cursor().gaps().is_empty();
@@ -185,8 +186,14 @@ impl Active {
         if slot.fetching {
             return;
         }
-        let Some((mut seqs, origin)) = slot.fetches.pop_front() else {
-            return;
+        let (mut seqs, origin) = loop {
+            let Some((seqs, origin)) = slot.fetches.pop_front() else {
+                return;
+            };
+            let seqs = slot.feed.within_reach(seqs, origin);
+            if !seqs.is_empty() {
+                break (seqs, origin);
+            }
         };
         // Large rows come one at a time: each may take the whole budget.
         let most = if origin == Origin::Large { 1 } else { FETCH };

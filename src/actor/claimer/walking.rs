@@ -67,9 +67,12 @@ impl Active {
             self.pause(pauses, commands.mark, now);
         }
         for command in commands.items {
-            let Command::Look { seqs } = command;
+            let origin = match command {
+                Command::Look { .. } => Origin::Command,
+                Command::Hurry { .. } => Origin::Hurry,
+            };
             for slot in &mut self.slots {
-                slot.fetches.push_back((seqs.clone(), Origin::Command));
+                slot.fetches.push_back((command.seqs().to_vec(), origin));
             }
             self.active_at(now);
         }
@@ -132,7 +135,7 @@ impl Active {
                 let commanded: Vec<i64> = commands
                     .items
                     .iter()
-                    .flat_map(|Command::Look { seqs }| seqs.iter().copied())
+                    .flat_map(|command| command.seqs().iter().copied())
                     .collect();
                 self.obey(commands, now);
                 let slot = &mut self.slots[index];

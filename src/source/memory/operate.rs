@@ -116,7 +116,7 @@ impl Memory {
                     delivery.next_at = Some(now);
                 }
             }
-            store.commands.push(Told::Look(Pick::seqs(picks)));
+            store.commands.push(Told::Hurry(Pick::seqs(picks)));
         }
         self.notify();
         count
@@ -145,7 +145,7 @@ impl Memory {
                 });
                 delivery.skip = Some(words.clone());
             }
-            store.commands.push(Told::Look(Pick::seqs(picks)));
+            store.commands.push(Told::Hurry(Pick::seqs(picks)));
         }
         self.notify();
         count

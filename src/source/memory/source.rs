@@ -300,6 +300,7 @@ impl Source for Memory {
         for told in store.commands.iter().skip(after) {
             match told {
                 Told::Look(seqs) => commands.items.push(Command::Look { seqs: seqs.clone() }),
+                Told::Hurry(seqs) => commands.items.push(Command::Hurry { seqs: seqs.clone() }),
                 Told::PausesChanged => paused = true,
             }
         }

@@ -65,6 +65,7 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) enum Told {
     Look(Vec<i64>),
+    Hurry(Vec<i64>),
     PausesChanged,
 }
 

@@ -148,7 +148,7 @@ impl Postgres {
             ));
         }
         seqs.dedup();
-        self.tell_to_look(&mut session, &seqs, by).await?;
+        self.tell(&mut session, "look", &seqs, by).await?;
         self.audit(&mut session, "requeue", by, selection(filter, taken))
             .await?;
         session.finish(REQUEUING).await?;
@@ -177,17 +177,19 @@ impl Postgres {
         rows.iter().map(|row| self.column(KINDS, row, 0)).collect()
     }
 
-    /// Tells the owners which rows to look at.
-    pub(super) async fn tell_to_look(
+    /// Tells the owners which rows to look at, and why.
+    pub(super) async fn tell(
         &self,
         session: &mut Session<'_>,
+        word: &'static str,
         seqs: &[i64],
         by: &Operator,
     ) -> Result<(), SourceError> {
         for slice in seqs.chunks(SEQS_PER_COMMAND) {
             let call = query(self.sql.control_look.text())
                 .bind(slice.to_vec())
-                .bind(clean(&by.name, 255));
+                .bind(clean(&by.name, 255))
+                .bind(word);
             session.execute("telling the owners", call).await?;
         }
         Ok(())

@@ -124,14 +124,13 @@ impl Postgres {
 
 fn command(word: &str, payload: &str) -> Option<Command> {
     #[derive(serde::Deserialize)]
-    struct Look {
+    struct Named {
         seqs: Vec<i64>,
     }
+    let seqs = || serde_json::from_str::<Named>(payload).map(|named| named.seqs);
     match word {
-        "look" => {
-            let look: Look = serde_json::from_str(payload).ok()?;
-            Some(Command::Look { seqs: look.seqs })
-        }
+        "look" => Some(Command::Look { seqs: seqs().ok()? }),
+        "hurry" => Some(Command::Hurry { seqs: seqs().ok()? }),
         _ => None,
     }
 }

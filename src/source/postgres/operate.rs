@@ -157,7 +157,7 @@ impl Postgres {
         session.rows(HURRYING, call).await?;
         let call = query(self.sql.pick_hurry.text()).bind(seqs).bind(sinks);
         let count = session.rows(HURRYING, call).await?.len() as u64;
-        self.tell_to_look(&mut session, &Pick::seqs(picks), by)
+        self.tell(&mut session, "hurry", &Pick::seqs(picks), by)
             .await?;
         self.audit(&mut session, "retry", by, Pick::detail(picks, count))
             .await?;
@@ -179,7 +179,7 @@ impl Postgres {
             .bind(sinks)
             .bind(clean(&by.skips(), 2_048).into_owned());
         let count = session.rows(SKIPPING, call).await?.len() as u64;
-        self.tell_to_look(&mut session, &Pick::seqs(picks), by)
+        self.tell(&mut session, "hurry", &Pick::seqs(picks), by)
             .await?;
         self.audit(&mut session, "skip", by, Pick::detail(picks, count))
             .await?;

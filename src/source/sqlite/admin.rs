@@ -118,7 +118,7 @@ impl Admin for Sqlite {
                 query.bind(&numbers).execute(taken.sql()).await?;
                 let query = sqlx::query(include_str!("sql/requeue_unmark.sql"));
                 query.bind(&numbers).execute(taken.sql()).await?;
-                super::operate::tell_to_look(&mut taken, &chosen.seqs, by).await?;
+                super::operate::tell(&mut taken, "look", &chosen.seqs, by).await?;
                 chosen.remove(&mut taken, "requeue", by).await?;
             }
             taken.commit().await?;

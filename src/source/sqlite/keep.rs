@@ -45,9 +45,13 @@ impl Sqlite {
             Some(last) => last.max(mark),
             None => mark,
         };
-        let looks = rows.into_iter().filter(|(_, verb, _)| verb == "look");
-        let items = looks.map(|(_, _, seqs)| Command::Look {
-            seqs: serde_json::from_str(seqs.as_deref().unwrap_or("[]")).unwrap_or_default(),
+        let items = rows.into_iter().filter_map(|(_, verb, seqs)| {
+            let seqs = serde_json::from_str(seqs.as_deref().unwrap_or("[]")).unwrap_or_default();
+            match &*verb {
+                "look" => Some(Command::Look { seqs }),
+                "hurry" => Some(Command::Hurry { seqs }),
+                _ => None,
+            }
         });
         Ok(Commands {
             mark,

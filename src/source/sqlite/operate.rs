@@ -36,16 +36,18 @@ pub(super) async fn pauses(taken: &mut Taken<'_>) -> Result<Vec<Pause>, Failure>
     Ok(known.collect())
 }
 
-/// Tells the owner which rows to look at.
-pub(super) async fn tell_to_look(
+/// Tells the owner which rows to look at, and why.
+pub(super) async fn tell(
     taken: &mut Taken<'_>,
+    verb: &'static str,
     seqs: &[i64],
     by: &Operator,
 ) -> Result<(), Failure> {
     let query = sqlx::query(include_str!("sql/insert_look.sql"))
         .bind(json(seqs))
         .bind(&by.name)
-        .bind(Timestamp::now().to_string());
+        .bind(Timestamp::now().to_string())
+        .bind(verb);
     query.execute(taken.sql()).await?;
     Ok(())
 }
@@ -200,7 +202,7 @@ impl Sqlite {
                 .bind(now.to_string())
                 .bind(later(now, BLOCKED).to_string());
             let count = query.execute(taken.sql()).await?.rows_affected();
-            tell_to_look(&mut taken, &Pick::seqs(picks), by).await?;
+            tell(&mut taken, "hurry", &Pick::seqs(picks), by).await?;
             audit(&mut taken, "retry", by, &Pick::detail(picks, count)).await?;
             taken.commit().await?;
             taken.give_back();
@@ -224,7 +226,7 @@ impl Sqlite {
                 .bind(clean(&by.skips()))
                 .bind(Timestamp::now().to_string());
             let count = query.execute(taken.sql()).await?.rows_affected();
-            tell_to_look(&mut taken, &Pick::seqs(picks), by).await?;
+            tell(&mut taken, "hurry", &Pick::seqs(picks), by).await?;
             audit(&mut taken, "skip", by, &Pick::detail(picks, count)).await?;
             taken.commit().await?;
             taken.give_back();

@@ -329,7 +329,9 @@ async fn a_requeue_is_told_to_the_owners(outbox: &dyn Outbox) {
     assert!(told.mark > start.mark);
     let mut seen = Vec::new();
     for command in told.items {
-        let Command::Look { seqs } = command;
+        let Command::Look { seqs } = command else {
+            panic!("{command:?}");
+        };
         seen.extend(seqs);
     }
     seen.sort_unstable();

@@ -48,12 +48,11 @@ async fn commands(source: &dyn Source, after: Option<i64>) -> Commands {
     source.commands(after).await.expect("commands")
 }
 
-fn looked_at(commands: &Commands) -> Vec<i64> {
-    commands
-        .items
-        .iter()
-        .flat_map(|Command::Look { seqs }| seqs.iter().copied())
-        .collect()
+fn hurried(commands: &Commands) -> Vec<i64> {
+    let hurry = |command: &Command| matches!(command, Command::Hurry { .. });
+    assert!(commands.items.iter().all(hurry), "{commands:?}");
+    let seqs = commands.items.iter().flat_map(Command::seqs);
+    seqs.copied().collect()
 }
 
 /// Each target once, with who and why, under any name; gone when it is resumed.
@@ -255,7 +254,7 @@ async fn a_backed_off_event_is_made_due(outbox: &dyn Outbox) {
     let count = outbox.admin().hurry(&picks, &operator()).await;
     assert_eq!(count.expect("hurry"), 1, "one was backing off");
     let told = commands(&*source, Some(start)).await;
-    assert_eq!(looked_at(&told), places(&at), "both are looked at");
+    assert_eq!(hurried(&told), places(&at), "both are looked at");
     let row = row(&*source, SINK, at[0].seq).await.expect("pending");
     assert!(row.due_in.is_zero() && row.body.is_some());
     assert_eq!(row.attempts, 3);
@@ -296,10 +295,7 @@ async fn a_skip_is_read_with_the_row_whatever_it_waits_for(outbox: &dyn Outbox) 
     let picks = [0, 1, 2].map(|n: usize| pick(at[n].seq, SINK));
     let count = outbox.admin().skip(&picks, &operator()).await;
     assert_eq!(count.expect("skip"), 3);
-    assert_eq!(
-        looked_at(&commands(&*source, Some(start)).await),
-        places(&at)
-    );
+    assert_eq!(hurried(&commands(&*source, Some(start)).await), places(&at));
     // An answer that was on its way.
     settle(&*source, &[failed()]).await;
     let keys: Vec<(Arc<str>, i64)> = ["failed", "delayed", "fine"]

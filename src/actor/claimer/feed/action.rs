@@ -88,8 +88,10 @@ pub struct CatchUpPlan {
 pub enum Origin {
     /// It turned up in a gap.
     Gap,
-    /// An operator's command names it.
+    /// An operator's command names it: it re-entered its key.
     Command,
+    /// An operator's command names it: it need no longer wait.
+    Hurry,
     /// The sweep found it: reading forward missed it.
     Sweep,
     /// Its body was too large for a batch.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::action::Park;
+use super::action::{Origin, Park};
 use super::{Feed, MAX_HIGH};
 use crate::actor::claimer::keys::{Flow, KeyState, OrderKey, Strikes, Wait};
 use crate::actor::claimer::parked::Parked;
@@ -40,7 +40,7 @@ impl Feed {
     }
 
     /// Was the row put back by an operator before its outcome was known here? Then it has to be read by number.
-    pub fn take_again(&mut self, seq: i64) -> bool {
+    pub fn take_again(&mut self, seq: i64) -> Option<Origin> {
         self.again.remove(&seq)
     }
 

@@ -144,11 +144,11 @@ impl Feed {
             if origin == Origin::Command {
                 self.recent.remove(seq);
                 if self.outstanding.contains_key(&seq) {
-                    self.again.insert(seq);
+                    self.again.insert(seq, origin);
                 }
             }
-            if origin == Origin::Command && seq > self.cursor.at() {
-                // What stands before it in its key is not read yet either: reading forward brings both.
+            if origin == Origin::Hurry {
+                self.hurry(row, now, &mut out);
                 continue;
             }
             self.cursor.gaps_mut().fill(seq);
@@ -169,6 +169,79 @@ impl Feed {
         // Rows that are gone: their keys wait for them no longer.
         self.fetch_failed(asked);
         (out.into(), news)
+    }
+
+    /// Of the rows that a command names, those to read now; what reading forward has not come to waits for it, since
+    /// what stands before it in its key is not read yet either.
+    pub fn within_reach(&mut self, mut seqs: Vec<i64>, origin: Origin) -> Vec<i64> {
+        if matches!(origin, Origin::Command | Origin::Hurry) {
+            let at = self.cursor.at();
+            let beyond = seqs.iter().filter(|seq| **seq > at);
+            self.expected.extend(beyond.map(|seq| (*seq, origin)));
+            seqs.retain(|seq| *seq <= at);
+        }
+        seqs
+    }
+
+    /// Rows that commands named before reading forward had come to them, and that it has passed now.
+    pub fn take_expected(&mut self) -> Vec<(Vec<i64>, Origin)> {
+        if self.expected.is_empty() {
+            return Vec::new();
+        }
+        let at = self.cursor.at();
+        let mut passed: Vec<(Vec<i64>, Origin)> = Vec::new();
+        for (seq, origin) in self.expected.extract_if(|seq, _| *seq <= at) {
+            match passed.iter_mut().find(|(_, of)| *of == origin) {
+                Some((seqs, _)) => seqs.push(seq),
+                None => passed.push((vec![seq], origin)),
+            }
+        }
+        for (seqs, _) in &mut passed {
+            seqs.sort_unstable();
+        }
+        passed
+    }
+
+    /// A row need no longer wait, by an operator's word: its key is read again, if it waits for a time. Nothing is
+    /// handed over from here, since an answer may have overtaken this read.
+    fn hurry(&mut self, row: Row, now: u64, out: &mut Actions) {
+        let seq = row.seq;
+        if self.outstanding.contains_key(&seq) {
+            self.again.entry(seq).or_insert(Origin::Hurry);
+        }
+        if !row.due_in.is_zero() {
+            return;
+        }
+        let Some(route) = self.wanted(&row) else {
+            return;
+        };
+        let waits = |flow: &Flow| {
+            matches!(
+                flow,
+                Flow::Behind {
+                    wait: Wait::Until(_) | Wait::Paused,
+                    ..
+                }
+            )
+        };
+        let Some(key) = row.ordering_key.clone() else {
+            let parked = self.alone.get(&seq).is_some_and(|state| waits(&state.flow));
+            if parked || (self.has_more_in_table() && !self.alone.contains_key(&seq)) {
+                self.alone.remove(&seq);
+                self.held_back.remove(&OrderKey::Alone(seq));
+                self.take_alone(row, route, false, now, out);
+            }
+            return;
+        };
+        match self.keys.get(&key).map(|state| state.flow.clone()) {
+            None if self.has_more_in_table() => {
+                self.fall_behind(&key, i64::MIN, Wait::Drain, now);
+            }
+            Some(flow @ Flow::Behind { from, wait, .. }) if waits(&flow) => {
+                self.set_behind(&key, seq.min(from), wait, Wait::Drain);
+            }
+            _ => {}
+        }
     }
 
     pub(super) fn late_row(
@@ -224,9 +297,9 @@ impl Feed {
                 from,
                 wait: wait @ (Wait::Until(_) | Wait::Paused),
                 ..
-            }) if seq < from || reentered => {
-                // A new head, or an operator's word: what the key waited for does not concern it.
-                self.set_behind(&key, seq.min(from), wait, Wait::Drain);
+            }) if seq < from => {
+                // A new head: what the key waited for does not concern it.
+                self.set_behind(&key, seq, wait, Wait::Drain);
             }
             Some(Flow::Behind { from, wait, .. }) if seq < from => {
                 let may_go = !must_wait && !halted && row.due_in.is_zero();

@@ -2,7 +2,7 @@
 with old as materialized (
   select c.id
   from {schema}.control as c
-  where c.command in ('look', 'pauses') and c.created_at < clock_timestamp() - interval '7 days'
+  where c.command in ('look', 'hurry', 'pauses') and c.created_at < clock_timestamp() - interval '7 days'
   order by c.id
   limit $1
   for update of c skip locked
