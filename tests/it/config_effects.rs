@@ -222,31 +222,27 @@ async fn the_number_of_shards_is_that_of_the_first_migration() {
 async fn with_wake_poll_nothing_listens() {
     let listening = "select count(*)::text from pg_stat_activity where datname = current_database() \
                      and application_name = 'outboxd' and query ilike 'listen%'";
-    for (wake, expected) in [("poll", "0"), ("auto", "1")] {
-        let (database, place) = postgres_place(&format!("wake = \"{wake}\""), "").await;
-        let _service = place.start(&["run"]);
-        place.outboxd(&["publish", "a", "--payload", "1"]).code(0);
-        eventually(SOON, "the event is delivered", || async {
-            match place.lines("events.jsonl").len() {
-                1 => Ok(()),
-                other => Err(other.to_string()),
-            }
-        })
-        .await;
-        if wake == "poll" {
-            // That nothing listens needs time to show: far more than the other kind takes to begin.
-            tokio::time::sleep(Duration::from_secs(3)).await;
+    let (polled, polling) = postgres_place("wake = \"poll\"", "").await;
+    let (heard, listens) = postgres_place("wake = \"auto\"", "").await;
+    let _services = [polling.start(&["run"]), listens.start(&["run"])];
+    eventually(SOON, "the other one listens", || async {
+        let count = crate::postgres_fixture::text(&heard, listening).await;
+        if count == "1" { Ok(()) } else { Err(count) }
+    })
+    .await;
+    // That nothing listens needs time to show: the other one had less.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let count = crate::postgres_fixture::text(&polled, listening).await;
+    assert_eq!(count, "0");
+    let args = ["publish", "a", "--payload", "1"];
+    polling.outboxd(&args).code(0);
+    eventually(SOON, "the event is found all the same", || async {
+        match polling.lines("events.jsonl").len() {
+            1 => Ok(()),
+            other => Err(other.to_string()),
         }
-        eventually(SOON, wake, || async {
-            let count = crate::postgres_fixture::text(&database, listening).await;
-            if count == expected {
-                Ok(())
-            } else {
-                Err(count)
-            }
-        })
-        .await;
-    }
+    })
+    .await;
 }
 
 /// A row far behind everything read is what no poll looks for.

@@ -271,7 +271,7 @@ async fn a_member_of_the_cluster_that_is_not_configured_is_not_used() {
     .await;
     session.publish(&delivery(1), SOON).await.unwrap();
     first.kill9();
-    session.lost().await;
+    tokio::time::timeout(SOON, session.lost()).await.unwrap();
     for _ in 0..3 {
         assert!(sink.open().await.is_err());
     }
