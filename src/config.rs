@@ -17,6 +17,7 @@ mod database;
 mod environment;
 mod file;
 mod keys;
+mod layers;
 mod load;
 mod route;
 mod schema;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::keys;
 use super::load::{ENV_PREFIX, FILE_VARIABLE};
-use super::tree::{self, Node, Origin, Table, Value};
+use super::tree::{Node, Origin, Value};
 
 /// Our variables, sorted into keys and remarks.
 #[derive(Default)]
@@ -51,16 +51,16 @@ impl Environment {
         found
     }
 
-    /// Puts the keys over the file's.
-    pub(super) fn over(&self, tree: &mut Table) {
-        for variable in &self.values {
-            let path: Vec<&str> = variable.key.split('.').collect();
-            let node = Node {
-                value: Value::Text(variable.value.clone()),
-                origin: Origin::Variable(variable.name.clone()),
-            };
-            tree::put(tree, &path, node);
-        }
+    /// The keys, with dots, and their values.
+    pub(super) fn layer(&self) -> Vec<(String, Node)> {
+        let node = |variable: &Variable| Node {
+            value: Value::Text(variable.value.clone()),
+            origin: Origin::variable(&variable.name),
+        };
+        self.values
+            .iter()
+            .map(|variable| (variable.key.clone(), node(variable)))
+            .collect()
     }
 
     fn key(&mut self, name: String, rest: &str, value: &OsString) {

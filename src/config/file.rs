@@ -92,13 +92,13 @@ impl Place {
         let value = match value {
             DeValue::String(text) => Value::Text(text.clone().into_owned()),
             DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
-                .map_or(Value::Odd("a number that large"), Value::Whole),
+                .map_or(Value::Odd(0), Value::Whole),
             DeValue::Float(number) => number
                 .as_str()
                 .parse()
-                .map_or(Value::Odd("a number like this"), Value::Fraction),
+                .map_or(Value::Odd(1), Value::Fraction),
             DeValue::Boolean(truth) => Value::Truth(*truth),
-            DeValue::Datetime(_) => Value::Odd("a date or a time without quotes"),
+            DeValue::Datetime(_) => Value::Odd(2),
             DeValue::Array(items) => {
                 let item = |item: &toml::Spanned<DeValue<'_>>| {
                     self.node(item.get_ref(), item.span().start)
@@ -109,10 +109,7 @@ impl Place {
         };
         Node {
             value,
-            origin: Origin::Line {
-                file: Arc::clone(&self.file),
-                line: self.lines.at(at),
-            },
+            origin: Origin::line(&self.file, self.lines.at(at)),
         }
     }
 }

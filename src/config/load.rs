@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::environment::Environment;
 use super::tree::{self, Node, Origin, Table, Value};
-use super::{Config, ConfigError, check, file, keys};
+use super::{Config, ConfigError, check, file, keys, layers};
 
 /// Read when no file is named, if it exists in the working directory.
 pub const DEFAULT_FILE: &str = "outboxd.toml";
@@ -75,14 +75,14 @@ impl Loaded {
     pub fn from(place: &Place) -> Result<Self, ConfigError> {
         let environment = Environment::of(&place.env);
         let mut problems = environment.problems.clone();
-        let mut tree = match place.file.as_deref().map(file::read).transpose() {
-            Ok(tree) => tree.unwrap_or_default(),
+        let file = match place.file.as_deref().map(file::read).transpose() {
+            Ok(file) => file.unwrap_or_default(),
             Err(unreadable) => {
                 problems.extend(unreadable);
                 return Err(ConfigError::of(problems));
             }
         };
-        environment.over(&mut tree);
+        let mut tree = layers::merged(file, environment.layer()).map_err(ConfigError::one)?;
         let mut broken = Broken::default();
         for (path, words) in keys::misplaced(&tree) {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -136,7 +136,7 @@ fn parse(
     loop {
         let root = Node {
             value: Value::Table(tree.clone()),
-            origin: Origin::Variable(String::new()),
+            origin: Origin::told(""),
         };
         let error = match serde_path_to_error::deserialize::<_, Config>(root) {
             Ok(config) => return config,

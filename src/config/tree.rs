@@ -29,23 +29,41 @@ pub(super) enum Value {
     Truth(bool),
     List(Vec<Node>),
     Table(Table),
-    /// Something that no key takes, in words.
-    Odd(&'static str),
+    /// Something that no key takes: which of [`ODD`].
+    Odd(usize),
 }
 
-/// Where a value was written.
+/// What no key takes, in words.
+pub(super) const ODD: [&str; 3] = [
+    "a number that large",
+    "a number like this",
+    "a date or a time without quotes",
+];
+
+/// Where a value was written, in words.
 #[derive(Debug, Clone)]
-pub(super) enum Origin {
-    Line { file: Arc<str>, line: usize },
-    Variable(String),
+pub(super) struct Origin(Arc<str>);
+
+impl Origin {
+    /// In this line of a file.
+    pub(super) fn line(file: &str, line: usize) -> Self {
+        Self(format!("{file}:{line}").into())
+    }
+
+    /// In an environment variable.
+    pub(super) fn variable(name: &str) -> Self {
+        Self(format!("environment variable {name}").into())
+    }
+
+    /// As these words say.
+    pub(super) fn told(words: &str) -> Self {
+        Self(words.into())
+    }
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Line { file, line } => write!(f, "{file}:{line}"),
-            Self::Variable(name) => write!(f, "environment variable {name}"),
-        }
+        f.write_str(&self.0)
     }
 }
 
@@ -77,26 +95,6 @@ pub(super) fn remove(table: &mut Table, path: &[&str]) -> bool {
     }
 }
 
-/// Puts a value over what is there. A value that stands where a section should be is left alone: that is
-/// a mistake of its own.
-pub(super) fn put(table: &mut Table, path: &[&str], node: Node) {
-    match path {
-        [] => {}
-        [key] => {
-            table.insert((*key).to_owned(), node);
-        }
-        [key, rest @ ..] => {
-            let section = table.entry((*key).to_owned()).or_insert_with(|| Node {
-                value: Value::Table(Table::new()),
-                origin: node.origin.clone(),
-            });
-            if let Value::Table(inner) = &mut section.value {
-                put(inner, rest, node);
-            }
-        }
-    }
-}
-
 /// A key below a section.
 pub(super) fn join(section: &str, key: &str) -> String {
     if section.is_empty() {
@@ -104,6 +102,10 @@ pub(super) fn join(section: &str, key: &str) -> String {
     } else {
         format!("{section}.{key}")
     }
+}
+
+fn odd(what: usize) -> &'static str {
+    ODD.get(what).copied().unwrap_or("this")
 }
 
 impl Value {
@@ -115,7 +117,7 @@ impl Value {
             Self::Truth(_) => "true or false without quotes",
             Self::List(_) => "a list",
             Self::Table(_) => "a section",
-            Self::Odd(what) => what,
+            Self::Odd(what) => odd(*what),
         }
     }
 }
@@ -139,7 +141,7 @@ impl<'de> Deserializer<'de> for Node {
             Value::Truth(truth) => visitor.visit_bool(truth),
             Value::List(items) => visitor.visit_seq(SeqDeserializer::new(items.into_iter())),
             Value::Table(table) => visitor.visit_map(MapDeserializer::new(table.into_iter())),
-            Value::Odd(what) => Err(Error::custom(format!("no key takes {what}"))),
+            Value::Odd(what) => Err(Error::custom(format!("no key takes {}", odd(what)))),
         }
     }
 
