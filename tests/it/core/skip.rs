@@ -8,6 +8,7 @@ use outboxd::sink::memory::{Answer, Gate, Memory as MemorySink};
 use outboxd::source::admin::{Admin, Discarded};
 use outboxd::source::memory::Memory as MemorySource;
 use outboxd::source::waiting::Pick;
+use outboxd::testing::faults::Op;
 use tokio::time::Instant;
 
 use super::bench::{Bench, LONG, keyless, numbers, row, start_over};
@@ -208,4 +209,62 @@ async fn a_backed_off_key_is_tried_at_once_when_an_operator_says_so() {
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     assert_eq!(numbers(&received, "k"), [1, 2]);
     bench.emptied().await;
+}
+
+#[tokio::test]
+async fn a_command_lets_nothing_pass_what_is_not_read_yet() {
+    let bench = Bench::with(|options| options.databases[0].budget_events = 16).await;
+    let gate = Gate::closed();
+    let held = gate.clone();
+    bench.sink.on(move |delivery| {
+        let first = delivery.event.ordering_key.as_deref() != Some("k");
+        first.then(|| Answer::Hold(held.clone(), Box::new(Answer::Take)))
+    });
+    for n in 0..16 {
+        bench.insert(&format!("k{n}"), 1..=1);
+    }
+    // As many as are held at once: what comes now is not read.
+    bench.handed_over(16).await;
+    let at = bench.source.insert(&[row("k", 1), row("k", 2)]).unwrap();
+    bench.source.hurry(&[pick(at[1].seq)], &by()).await.unwrap();
+    polled(&bench).await;
+    gate.open();
+    let received = bench.received(18).await;
+    assert_eq!(numbers(&received, "k"), [1, 2]);
+    assert_eq!(received.len(), 18, "no duplicates");
+    bench.emptied().await;
+}
+
+#[tokio::test]
+async fn a_command_that_an_answer_overtakes_sends_nothing_again() {
+    let bench = Bench::start().await;
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let mut first = true;
+    bench.sink.on(move |delivery| {
+        (delivery.event.seq == 1 && std::mem::take(&mut first)).then(|| {
+            let refuse = Answer::Fail(PublishError::rejected("refused", "no"));
+            Answer::Hold(held.clone(), Box::new(refuse))
+        })
+    });
+    bench.insert("k", 1..=2);
+    bench.handed_over(1).await;
+    // The row is read while it is out; that is heard of when it is set aside.
+    let late = Duration::from_millis(300);
+    bench.faults.answer_late(Op::ReadSeqs, late);
+    let before = bench.faults.count(Op::ReadSeqs);
+    bench.source.hurry(&[pick(1)], &by()).await.unwrap();
+    bench.calls(Op::ReadSeqs, before + 1).await;
+    gate.open();
+    bench.received(1).await;
+    bench.emptied().await;
+    bench.calls(Op::ReadSeqs, before + 1).await;
+    let began = Instant::now();
+    while began.elapsed() < 2 * late {
+        // Time itself is what this is about: the late answer comes within it.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(bench.sink.handed_over().len(), 2, "once each");
+    }
+    assert_eq!(numbers(&bench.sink.received(), "k"), [2]);
+    assert_eq!(discarded(&bench).await.len(), 1);
 }
