@@ -25,7 +25,7 @@ async fn relay_of(place: &Place, urls: &[String]) -> Running {
         .enumerate()
         .map(|(index, url)| {
             let mut options = postgres_fixture::options(url);
-            options.name = format!("db{}", index + 1).into();
+            options.name = format!("db{}", index + 1);
             let mut database = DatabaseOptions::new(Arc::new(Postgres::new(options).unwrap()));
             database.poll_max = Duration::from_millis(200);
             database
@@ -79,7 +79,7 @@ async fn c100_a_database_that_is_dead_from_the_start_delays_no_other() {
     waits.sort_unstable();
     assert!(waits[28] < Duration::from_secs(1), "{waits:?}");
     let actors = running.relay.board().snapshot().actors;
-    let restarts: u64 = actors.iter().map(|actor| u64::from(actor.restarts)).sum();
+    let restarts: u64 = actors.iter().map(|actor| actor.restarts).sum();
     assert_eq!(restarts, 0, "an outage is no crash: {actors:?}");
 
     network.set(Mode::Pass);
