@@ -32,7 +32,7 @@ pub const INVALID_HEADER: &str = "invalid_header";
 /// The identity by which destinations recognise a repeated event: `<source>:<id>`, the same on every attempt
 /// and different for every source.
 pub fn message_id(source: &str, id: Uuid) -> String {
-    let source = percent_encoded(source, is_unreserved);
+    let source = encoded(source);
     let mut text = String::with_capacity(source.len() + 1 + uuid::fmt::Hyphenated::LENGTH);
     // Writing to a String cannot fail.
     let _ = write!(text, "{source}:{id}");
@@ -44,7 +44,7 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~')
 }
 
-/// `text` as the header `Outbox-Key` has it.
+/// `text` as the headers `Outbox-Key` and `Outbox-Source` have it.
 pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
     percent_encoded(text, is_unreserved)
 }

@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::event::{Payload, Timestamp};
+use crate::event::Timestamp;
 use crate::lease::Lease;
 
 pub use outcome::{DiscardReason, Outcome, Verdict};
@@ -418,15 +417,5 @@ impl SourceError {
     pub fn caused_by(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.source = Some(Box::new(source));
         self
-    }
-}
-
-/// The body of a row in memory, from its parts.
-#[cfg(feature = "postgres")]
-pub(crate) fn payload(json: Option<String>, bytes: Option<Vec<u8>>) -> Option<Payload> {
-    match (json, bytes) {
-        (Some(text), _) => Some(Payload::Json(Bytes::from(text))),
-        (None, Some(bytes)) => Some(Payload::Bytes(Bytes::from(bytes))),
-        (None, None) => None,
     }
 }

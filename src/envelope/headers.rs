@@ -21,7 +21,7 @@ use serde::de::{MapAccess, Visitor};
 use crate::event::Event;
 use crate::sink::{Delivery, PublishError};
 
-use super::{invalid_header, invalid_subject, is_unreserved, percent_encoded, shown};
+use super::{encoded, invalid_header, invalid_subject, shown};
 
 /// Beginnings of header names, in any case, that rows may not use: the relay's own, and the broker's, which
 /// could overwrite a stream or defeat its dedupe.
@@ -78,14 +78,11 @@ pub fn all(delivery: &Delivery, row: Vec<Header>) -> Result<Vec<Header>, Publish
     let mut add = |name: &'static str, value: String| headers.push((Cow::Borrowed(name), value));
     add("Outbox-Kind", event.kind.clone());
     if let Some(key) = &event.ordering_key {
-        let key = percent_encoded(key, is_unreserved);
+        let key = encoded(key);
         add("Outbox-Key", key.into_owned());
     }
     add("Outbox-Seq", event.seq.to_string());
-    add(
-        "Outbox-Source",
-        percent_encoded(&delivery.source, is_unreserved).into_owned(),
-    );
+    add("Outbox-Source", encoded(&delivery.source).into_owned());
     add("Outbox-Occurred-At", event.occurred_at.to_string());
     add("Outbox-Attempt", delivery.attempt.to_string());
     Ok(headers)

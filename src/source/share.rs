@@ -39,6 +39,7 @@ pub struct Share {
     pub last_error: Option<String>,
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl Begun {
     /// From one row for each event and sink, those of one event beside each other: where the row stands, and what
     /// is left to do, if anything is.

@@ -102,6 +102,7 @@ pub struct Pick {
     pub sink: String,
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl Pick {
     /// The places of picked events, each once, ascending.
     pub(crate) fn seqs(picks: &[Self]) -> Vec<i64> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outboxd::source::admin::{Admin, DiscardedFilter, Migrated, Operator, Roles};
 use outboxd::source::postgres::{Options, Postgres};
-use outboxd::source::waiting::Pick;
+use outboxd::source::waiting::{KeyName, Pick};
 use outboxd::source::{Heartbeat, ReadBounds, Source, SourceErrorKind, Target};
 use sqlx::{AssertSqlSafe, Connection as _};
 use uuid::Uuid;
@@ -407,6 +407,9 @@ async fn printed_sql_and_grants_are_enough_without_ownership_or_superuser() {
     );
     assert_eq!(viewer.status().await.unwrap().discarded[0].count, 1);
     assert_eq!(viewer.discarded(&all, 10).await.unwrap().len(), 1);
+    viewer.waiting(None, 10).await.unwrap();
+    let key = KeyName::Named("k".to_owned());
+    viewer.key_events("events", &key, 10).await.unwrap();
     for denied in [
         refusal(viewer.requeue(&all, &by).await),
         refusal(viewer.drop_discarded(&all, &by).await),

@@ -4,12 +4,14 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sqlx::postgres::PgRow;
 use sqlx::{Row as _, query};
 
 use super::Postgres;
 use super::value::Moment;
-use crate::source::{Body, INLINE_LIMIT, ReadBounds, Row, SourceError, payload};
+use crate::event::Payload;
+use crate::source::{Body, INLINE_LIMIT, ReadBounds, Row, SourceError};
 
 const READING: &str = "reading events";
 const PROBING: &str = "looking into gaps";
@@ -134,4 +136,13 @@ fn body(row: &PgRow) -> Result<Option<Body>, sqlx::Error> {
         headers: row.try_get(14)?,
         occurred_at: occurred_at.timestamp(),
     }))
+}
+
+/// The body of a row in memory, from its parts.
+fn payload(json: Option<String>, bytes: Option<Vec<u8>>) -> Option<Payload> {
+    match (json, bytes) {
+        (Some(text), _) => Some(Payload::Json(Bytes::from(text))),
+        (None, Some(bytes)) => Some(Payload::Bytes(Bytes::from(bytes))),
+        (None, None) => None,
+    }
 }
