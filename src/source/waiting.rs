@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::event::Timestamp;
@@ -102,7 +101,6 @@ pub struct Pick {
     pub sink: String,
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl Pick {
     /// The places of picked events, each once, ascending.
     pub(crate) fn seqs(picks: &[Self]) -> Vec<i64> {
@@ -113,12 +111,13 @@ impl Pick {
     }
 
     /// What the audit keeps of picked events.
-    pub(crate) fn detail(picks: &[Self], count: u64) -> Value {
-        let events: Vec<Value> = picks
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn detail(picks: &[Self], count: u64) -> serde_json::Value {
+        let events: Vec<serde_json::Value> = picks
             .iter()
-            .map(|pick| json!({ "seq": pick.seq, "sink": pick.sink }))
+            .map(|pick| serde_json::json!({ "seq": pick.seq, "sink": pick.sink }))
             .collect();
-        json!({ "count": count, "events": events })
+        serde_json::json!({ "count": count, "events": events })
     }
 }
 
