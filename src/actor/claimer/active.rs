@@ -13,11 +13,11 @@ use super::feed::action::{Action, Origin};
 use super::feed::{Feed, Limits};
 use super::hands::Hands;
 use super::history::History;
-use super::opening::Start;
+use super::opening::{Renewer, Start};
 use super::pulse::{Mark, Pulse};
 use super::walking::{COMMANDS, Walk};
 use super::{Arguments, Message};
-use crate::actor::handle::{Task, guarded};
+use crate::actor::handle::guarded;
 use crate::actor::sequencer::FeedContext;
 use crate::lease::{Deadline, Ownership};
 use crate::retry::back_off;
@@ -41,7 +41,7 @@ pub struct Active {
     pub(super) myself: ActorRef<Message>,
     pub(super) epoch: u64,
     ownership: Arc<Ownership>,
-    _renewer: Task,
+    renewer: Renewer,
     pub(super) slots: Vec<Slot>,
     pub(super) pulse: Pulse,
     pub(super) tasks: JoinSet<()>,
@@ -123,7 +123,7 @@ impl Active {
         myself: ActorRef<Message>,
         epoch: u64,
         ownership: Arc<Ownership>,
-        renewer: Task,
+        renewer: Renewer,
         start: &Start,
         channel_open: bool,
         now: u64,
@@ -179,7 +179,7 @@ impl Active {
             myself,
             epoch,
             ownership,
-            _renewer: renewer,
+            renewer,
             slots,
             pulse,
             tasks: JoinSet::new(),
@@ -301,6 +301,9 @@ impl Active {
     pub fn channel(&mut self, open: bool) {
         self.armed = false;
         self.pulse.channel(open);
+        if open {
+            self.renewer.soon();
+        }
         self.wake();
     }
 
@@ -465,6 +468,7 @@ impl Active {
                 .board
                 .database_state(database, DatabaseState::Active, None);
             info!(%database, "database is read again");
+            self.renewer.soon();
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
@@ -43,6 +44,20 @@ pub struct Start {
     pub watch_gaps: bool,
     /// Where the database stands.
     pub renewed: Renewed,
+}
+
+/// What renews the leases, and asks with that whether the database's history is still the same.
+pub struct Renewer {
+    soon: Arc<Notify>,
+    _task: Task,
+}
+
+impl Renewer {
+    /// Renew now: a connection was lost and is there again, so the server may be another, or have forgotten
+    /// something.
+    pub fn soon(&self) {
+        self.soon.notify_one();
+    }
 }
 
 impl State {
@@ -184,14 +199,19 @@ impl State {
     }
 
     /// Renews on its own task, whatever the actor is doing.
-    fn renewer(&self, ownership: Arc<Ownership>, leases: Vec<Lease>) -> Task {
+    fn renewer(&self, ownership: Arc<Ownership>, leases: Vec<Lease>) -> Renewer {
+        let soon = Arc::new(Notify::new());
+        let asked = Arc::clone(&soon);
         let source = Arc::clone(&self.arguments.source);
         let myself = self.myself.clone();
         let (ttl, epoch) = (self.arguments.settings.ttl, self.epoch);
-        Task::spawn(async move {
+        let task = Task::spawn(async move {
             let mut pause = ttl / 3;
             loop {
-                tokio::time::sleep(pause).await;
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = asked.notified() => {}
+                }
                 let sent = Deadline::now();
                 let result = guarded(source.renew(&leases, ttl)).await;
                 pause = match &result {
@@ -205,7 +225,8 @@ impl State {
                     return;
                 }
             }
-        })
+        });
+        Renewer { soon, _task: task }
     }
 
     /// A renewal ended: are the leases held, and is it still the same history?
