@@ -39,6 +39,7 @@ use stage::{Keys, Stage};
 struct Arguments {
     rounds: usize,
     events: u32,
+    statements: bool,
     only: Vec<String>,
 }
 
@@ -60,6 +61,7 @@ fn arguments() -> Arguments {
     let mut arguments = Arguments {
         rounds: 3,
         events: 50_000,
+        statements: false,
         only: Vec::new(),
     };
     let mut given = std::env::args().skip(1);
@@ -68,6 +70,7 @@ fn arguments() -> Arguments {
         match word.as_str() {
             // From cargo.
             "--bench" => {}
+            "--statements" => arguments.statements = true,
             "--rounds" => arguments.rounds = number() as usize,
             "--events" => arguments.events = number(),
             name => arguments.only.push(name.to_owned()),
@@ -86,7 +89,7 @@ async fn measure(arguments: &Arguments) {
                 .any(|only| name.contains(only.as_str()))
     };
     report::conditions(arguments.events, arguments.rounds);
-    let stage = Stage::start().await;
+    let stage = Stage::start(arguments.statements).await;
     let events = arguments.events;
     for round in 1..=arguments.rounds {
         println!("\nround {round}");
@@ -138,6 +141,13 @@ async fn measure(arguments: &Arguments) {
             if wanted(name) {
                 let cost = backlog::beside(&stage, events, third).await;
                 report.rate(name, other, cost);
+                if arguments.statements {
+                    stage
+                        .statements()
+                        .await
+                        .iter()
+                        .for_each(|line| println!("    {line}"));
+                }
             }
         }
         if wanted("sqlite to file") {

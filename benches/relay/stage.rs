@@ -10,8 +10,9 @@ use outboxd::route::{Route, Routes};
 use outboxd::sink::Sink;
 use outboxd::sink::memory::Memory;
 use outboxd::sink::nats::{Mode, Nats};
-use outboxd::source::postgres::{Pooler, Postgres};
+use outboxd::source::postgres::Postgres;
 use outboxd::source::{PublishedKeep, Retention, Source};
+use sqlx::Connection;
 
 use crate::cpu::Watched;
 use crate::it::support::postgres::Database;
@@ -45,12 +46,49 @@ const SETTINGS: &[(&str, &str)] = &[
 /// For the page: what the figures were measured with.
 pub const CONDITIONS: &str = "fsync on, shared_buffers 256 MB, max_wal_size 4 GB; JetStream file storage, its default sync interval";
 
+/// For a look at where the database's time goes.
+const STATISTICS: &[(&str, &str)] = &[
+    ("shared_preload_libraries", "pg_stat_statements"),
+    ("pg_stat_statements.track", "all"),
+    ("track_io_timing", "on"),
+];
+
 impl Stage {
-    pub async fn start() -> Self {
+    /// With `statistics` on, [`Self::statements`] tells what the server did.
+    pub async fn start(statistics: bool) -> Self {
+        let mut settings = SETTINGS.to_vec();
+        if statistics {
+            settings.extend(STATISTICS);
+        }
+        let postgres = postgres::Server::start_own(&settings).await;
+        if statistics {
+            postgres
+                .execute("create extension pg_stat_statements")
+                .await;
+        }
         Self {
-            postgres: postgres::Server::start_own(SETTINGS).await,
+            postgres,
             nats: nats::Server::start().await,
         }
+    }
+
+    /// The statements that took most of the server's time, and begins to count anew.
+    pub async fn statements(&self) -> Vec<String> {
+        let url = format!("postgres://postgres@{}/postgres", self.postgres.address());
+        let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
+        let lines = sqlx::query_scalar(
+            "select format('%s ms in %s calls, %s rows, %s blocks: %s', total_exec_time::int, calls, rows,
+                      shared_blks_hit + shared_blks_read, left(regexp_replace(query, '\\s+', ' ', 'g'), 150))
+               from pg_stat_statements order by total_exec_time desc limit 12",
+        )
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+        sqlx::query("select pg_stat_statements_reset()")
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        lines
     }
 
     pub fn watched(&self) -> Watched {
@@ -116,26 +154,9 @@ impl Outbox {
     /// A source on it, with connections of its own.
     pub fn source(&self) -> Arc<Postgres> {
         let options = outboxd::source::postgres::Options {
-            name: "orders".into(),
-            url: Some(self.database.url.clone().into()),
-            url_file: None,
-            host: None,
-            port: None,
-            user: None,
-            password: None,
-            password_file: None,
-            dbname: None,
-            tls: None,
-            ca_file: None,
-            client_cert_file: None,
-            client_key_file: None,
-            schema: "outbox".into(),
-            pooler: Pooler::None,
-            listen: true,
             keep: self.keep,
-            shards: 16,
-            max_connections: 4,
             statement_timeout: Duration::from_secs(30),
+            ..roles::options(&self.database.url)
         };
         Arc::new(Postgres::new(options).unwrap())
     }

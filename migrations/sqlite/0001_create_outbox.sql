@@ -60,7 +60,7 @@ CREATE INDEX outbox_event_delayed ON outbox_event (rtrim(available_at, 'Z'), seq
 CREATE TABLE outbox_delivery (
     seq INTEGER NOT NULL,
     sink TEXT NOT NULL,
-    -- retrying, published or discarded; the last two mean that the sink is done with it.
+    -- retry, published or discarded; the last two mean that the sink is done with it.
     state TEXT NOT NULL,
     attempts INTEGER NOT NULL,
     next_at TEXT,
@@ -79,10 +79,10 @@ CREATE TABLE outbox_delivery (
 ) WITHOUT ROWID;
 
 -- Backed-off rows by due time.
-CREATE INDEX outbox_delivery_next ON outbox_delivery (sink, next_at, seq) WHERE state = 'retrying';
+CREATE INDEX outbox_delivery_next ON outbox_delivery (sink, next_at, seq) WHERE state = 'retry';
 
 -- Finished rows per sink.
-CREATE INDEX outbox_delivery_done ON outbox_delivery (sink, seq) WHERE state <> 'retrying';
+CREATE INDEX outbox_delivery_done ON outbox_delivery (sink, seq) WHERE state <> 'retry';
 
 -- The history, per sink; rows come in the order of their publishing, so that the oldest are the lowest.
 CREATE TABLE outbox_published (

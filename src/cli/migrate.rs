@@ -35,7 +35,7 @@ pub(super) struct MigrateArgs {
     /// With --print-grants: the role of whoever looks at status and discarded events, and of monitoring.
     #[arg(long, value_name = "ROLE", default_value = "outboxd_viewer")]
     viewer_role: String,
-    /// With --print-grants: the role of operators who requeue or drop discarded events.
+    /// With --print-grants: the role of operators who pause, skip, requeue and drop.
     #[arg(long, value_name = "ROLE", default_value = "outboxd_operator")]
     operator_role: String,
 }

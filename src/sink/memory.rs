@@ -15,6 +15,7 @@
 //! # let _ = sink.wait_for(0, Duration::ZERO);
 //! ```
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::lost::Lost;
 use super::{Delivery, PublishError, Receipt, Session, Sink, SinkError};
@@ -100,6 +102,8 @@ struct Shared {
 struct State {
     handed_over: Vec<Received>,
     received: Vec<Received>,
+    /// Source and id of what was received.
+    taken: HashSet<(Arc<str>, Uuid)>,
     scripts: Vec<Script>,
     down: Option<String>,
     sessions: Vec<Weak<Lost>>,
@@ -233,11 +237,8 @@ impl Shared {
 
     fn take(&self, received: Received) -> Receipt {
         let mut state = self.state();
-        let same = |earlier: &Received| {
-            earlier.delivery.event.id == received.delivery.event.id
-                && earlier.delivery.source == received.delivery.source
-        };
-        let duplicate = state.received.iter().any(same);
+        let Delivery { source, event, .. } = &received.delivery;
+        let duplicate = !state.taken.insert((Arc::clone(source), event.id));
         state.received.push(received);
         let position = state.received.len();
         drop(state);

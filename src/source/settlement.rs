@@ -34,7 +34,7 @@ impl Mark {
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Self::Retrying => "retrying",
+            Self::Retrying => "retry",
             Self::Published => "published",
             Self::Discarded => "discarded",
         }

@@ -201,7 +201,7 @@ async fn keys_of_an_sqlite_outbox_at_the_prompt() {
                 .await
                 .unwrap();
             let sql = "INSERT INTO outbox_delivery (seq, sink, state, attempts, next_at, last_error) VALUES \
-                       (?1, 'log', 'retrying', 3, '2050-01-01T00:00:00.000Z', 'no ' || char(27) || '[2J')";
+                       (?1, 'log', 'retry', 3, '2050-01-01T00:00:00.000Z', 'no ' || char(27) || '[2J')";
             let query = sqlx::query(sql).bind(seq);
             query.execute(&mut connection).await.unwrap();
         };

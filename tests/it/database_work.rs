@@ -7,7 +7,8 @@ use std::time::Duration;
 use outboxd::relay::{self, DatabaseOptions, Options, SinkOptions};
 use outboxd::retry::Policy;
 use outboxd::route::{Route, Routes};
-use outboxd::sink::memory::Memory;
+use outboxd::sink::PublishError;
+use outboxd::sink::memory::{Answer, Memory};
 use outboxd::source::postgres::Postgres;
 use outboxd::source::{PublishedKeep, Source};
 
@@ -42,26 +43,20 @@ struct Work {
 async fn deliver(server: &Server, keep: PublishedKeep, key: &str) -> Work {
     let database = server.database().await;
     migrate(&database).await;
-    database
-        .execute(&format!(
-            "insert into outbox.event (kind, ordering_key, payload)
-               select 'a.b', {key}, json_build_object('n', n, 'x', repeat('y', 1000)) from generate_series(1, {EVENTS}) n;
-             analyze outbox.event"
-        ))
-        .await;
-    settled_statistics(&database, "n_tup_ins", EVENTS).await;
+    fill(&database, key).await;
+    settled_statistics(&database, "event", "n_tup_ins", EVENTS).await;
     let statements = statements(server, &database);
     let counted = counts(&database).await;
 
-    let sink = Memory::new();
-    let relay = relay::start(relay_options(source_arc(&database, keep), &sink))
+    let sinks = [Memory::new()];
+    let relay = relay::start(relay_options(source_arc(&database, keep), &sinks))
         .await
         .unwrap();
     tokio::time::timeout(LONG, relay.drained()).await.unwrap();
     let statements = self::statements(server, &database) - statements;
     relay.shutdown().await.unwrap();
-    assert_eq!(sink.received().len(), EVENTS as usize);
-    settled_statistics(&database, "n_tup_del", EVENTS).await;
+    assert_eq!(sinks[0].received().len(), EVENTS as usize);
+    settled_statistics(&database, "event", "n_tup_del", EVENTS).await;
 
     let after = counts(&database).await;
     let per_event = |after: i64, before: i64| (after - before) as f64 / EVENTS as f64;
@@ -74,6 +69,17 @@ async fn deliver(server: &Server, keep: PublishedKeep, key: &str) -> Work {
     }
 }
 
+/// A backlog of 1 KiB events whose keys are `key` (SQL over the number `n`).
+async fn fill(database: &Database, key: &str) {
+    database
+        .execute(&format!(
+            "insert into outbox.event (kind, ordering_key, payload)
+               select 'a.b', {key}, json_build_object('n', n, 'x', repeat('y', 1000)) from generate_series(1, {EVENTS}) n;
+             analyze outbox.event"
+        ))
+        .await;
+}
+
 fn source(database: &Database, keep: PublishedKeep) -> Postgres {
     let mut options = options(&database.url);
     options.keep = keep;
@@ -84,16 +90,25 @@ fn source_arc(database: &Database, keep: PublishedKeep) -> Arc<dyn Source> {
     Arc::new(source(database, keep))
 }
 
-fn relay_options(source: Arc<dyn Source>, sink: &Memory) -> Options {
+/// To as many sinks, which all get everything.
+fn relay_options(source: Arc<dyn Source>, sinks: &[Memory]) -> Options {
+    let sinks: Vec<_> = sinks
+        .iter()
+        .enumerate()
+        .map(|(index, sink)| SinkOptions::new(format!("s{index}"), Arc::new(sink.clone())))
+        .collect();
     let route = Route {
         name: "all".into(),
         kinds: vec!["*".into()],
-        sinks: Arc::from([Arc::from("events")]),
+        sinks: sinks
+            .iter()
+            .map(|sink| Arc::from(sink.name.as_str()))
+            .collect(),
         retry: Policy::default(),
     };
     Options::new(
         vec![DatabaseOptions::new(source)],
-        vec![SinkOptions::new("events", Arc::new(sink.clone()))],
+        sinks,
         Routes::new(vec![route]),
     )
 }
@@ -129,9 +144,9 @@ async fn counts(database: &Database) -> [i64; 4] {
 }
 
 /// The server adds up what a session did when it ends, a little later.
-async fn settled_statistics(database: &Database, column: &str, at_least: i64) {
+async fn settled_statistics(database: &Database, table: &str, column: &str, at_least: i64) {
     let sql = format!(
-        "select coalesce(max({column}), 0)::bigint from pg_stat_user_tables where schemaname = 'outbox' and relname = 'event'"
+        "select coalesce(max({column}), 0)::bigint from pg_stat_user_tables where schemaname = 'outbox' and relname = '{table}'"
     );
     eventually(LONG, "the server's statistics are complete", || async {
         let seen = number(database, &sql).await;
@@ -164,4 +179,37 @@ async fn nor_for_one_hot_key_or_for_none() {
     let server = server().await;
     within(&deliver(&server, PublishedKeep::None, "'hot'").await, 0.0);
     within(&deliver(&server, PublishedKeep::None, "null").await, 0.0);
+}
+
+/// Marks are looked up row by row. A plan that walks them reads each of them with each read, which shows here as
+/// hundreds of index entries an event.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn marks_that_stay_because_one_sink_takes_nothing_cost_the_others_no_more_with_each_read() {
+    let server = server().await;
+    let database = server.database().await;
+    migrate(&database).await;
+    fill(&database, "'k' || n % 500").await;
+    let sinks = [Memory::new(), Memory::new(), Memory::new()];
+    sinks[2].on(|_| Some(Answer::Fail(PublishError::unavailable("full"))));
+    let relay = relay::start(relay_options(
+        source_arc(&database, PublishedKeep::None),
+        &sinks,
+    ))
+    .await
+    .unwrap();
+    for sink in &sinks[..2] {
+        sink.wait_for(EVENTS as usize, LONG).await.unwrap();
+    }
+    let marks = "select count(*) from outbox.delivery where state = 'published'";
+    eventually(LONG, "everything is settled", || async {
+        let seen = number(&database, marks).await;
+        (seen == 2 * EVENTS).then_some(()).ok_or(seen.to_string())
+    })
+    .await;
+    relay.shutdown().await.unwrap();
+    settled_statistics(&database, "delivery", "n_tup_ins", 2 * EVENTS).await;
+    let read =
+        "select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname = 'delivery'";
+    let per_event = number(&database, read).await as f64 / EVENTS as f64;
+    assert!(per_event < 10.0, "{per_event} entries read an event");
 }

@@ -63,6 +63,8 @@ pub struct Active {
     /// Nothing is read before this, after a failure.
     not_before: u64,
     failures: u32,
+    /// The last renewal succeeded.
+    renewable: bool,
     last_activity: u64,
     housekeeping_at: u64,
     tick_at: Option<u64>,
@@ -197,6 +199,7 @@ impl Active {
             pauses_mark: start.commands,
             not_before: 0,
             failures: 0,
+            renewable: true,
             last_activity: now,
             housekeeping_at: 0,
             tick_at: None,
@@ -459,9 +462,22 @@ impl Active {
         }
     }
 
-    /// A call to the database succeeded.
+    /// A renewal failed. Idle or not: an outage shows, and a poll after the next renewal tells when it is over.
+    pub(super) fn not_renewed(&mut self, error: &SourceError, now: u64) {
+        self.renewable = false;
+        self.trouble(error, now);
+    }
+
+    /// A renewal succeeded.
+    pub(super) fn renewed(&mut self) {
+        if !std::mem::replace(&mut self.renewable, true) {
+            self.wake();
+        }
+    }
+
+    /// A call to the database succeeded. While renewals fail that is not the end of the trouble.
     pub(super) fn fine(&mut self) {
-        if self.failures > 0 {
+        if self.failures > 0 && self.renewable {
             self.failures = 0;
             let database = &self.env.database;
             self.env

@@ -207,19 +207,23 @@ impl State {
         let (ttl, epoch) = (self.arguments.settings.ttl, self.epoch);
         let task = Task::spawn(async move {
             let mut pause = ttl / 3;
+            let mut failed = false;
             loop {
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = asked.notified() => {}
+                    // One that failed is tried again at its own pace, whoever hurries.
+                    () = asked.notified(), if !failed => {}
                 }
                 let sent = Deadline::now();
                 let result = guarded(source.renew(&leases, ttl)).await;
-                pause = match &result {
-                    Ok(renewed) if renewed.held.len() == leases.len() => {
-                        ownership.extend(sent.trusting(ttl));
-                        ttl / 3
-                    }
-                    _ => PAUSE_MAX.min(ttl / 3),
+                failed = result
+                    .as_ref()
+                    .map_or(true, |renewed| renewed.held.len() < leases.len());
+                pause = if failed {
+                    PAUSE_MAX.min(ttl / 3)
+                } else {
+                    ownership.extend(sent.trusting(ttl));
+                    ttl / 3
                 };
                 if myself.cast(Message::Renewed(epoch, sent, result)).is_err() {
                     return;
@@ -244,16 +248,17 @@ impl State {
             return;
         };
         let reason = match &result {
-            Ok(renewed) => active.disowned_by(renewed, sent).map(str::to_owned),
+            Ok(renewed) => {
+                active.renewed();
+                active.disowned_by(renewed, sent).map(str::to_owned)
+            }
             // Whoever cannot renew for that reason cannot settle either.
             Err(error) if error.kind == SourceErrorKind::ReadOnly => Some(error.to_string()),
             Err(_) if active.ownership().time_left().is_zero() => {
                 Some("leases could not be renewed in time".to_owned())
             }
             Err(error) => {
-                // Idle or not: an outage shows, and the next poll tells when it is over.
-                active.trouble(error, now);
-                active.wake();
+                active.not_renewed(error, now);
                 None
             }
         };

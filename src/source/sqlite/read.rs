@@ -171,7 +171,7 @@ fn decoded(rows: Vec<SqliteRow>, now: Timestamp, whole: bool) -> Result<Vec<Row>
 /// The columns of `read.sql`, `read_keys.sql` and `read_seqs.sql`.
 fn one(row: &SqliteRow, now: Timestamp, whole: bool) -> Result<Row, sqlx::Error> {
     let state: Option<&str> = row.try_get(6)?;
-    let done = state.is_some_and(|state| state != "retrying");
+    let done = state.is_some_and(|state| state != "retry");
     let available: Vec<u8> = row.try_get(5)?;
     let next: Option<&str> = row.try_get(8)?;
     // A moment that cannot be read does not hold an event back.

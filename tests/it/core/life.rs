@@ -1,14 +1,16 @@
 //! Life and death: shutdown, dropped handles, killed children, two relays at once.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outboxd::actor::restart::Role;
 use outboxd::ractor;
 use outboxd::relay;
 use outboxd::sink::memory::{Answer, Gate, Memory as MemorySink};
+use outboxd::source::SourceErrorKind;
 use outboxd::source::memory::Memory as MemorySource;
 use outboxd::status::DatabaseState;
+use outboxd::testing::faults::{Op, When};
 
 use super::bench::{Bench, LONG, by_key, numbers, options_over, row, start_over};
 use crate::support::eventually;
@@ -341,6 +343,62 @@ async fn a_sequencer_whose_key_is_done_serves_another() {
         let members = bench.relay.members();
         let alive = members.iter().filter(|m| m.role == Role::Sequencer).count();
         (alive == 0).then_some(()).ok_or(format!("{alive} do"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn leases_are_renewed_at_once_when_the_database_is_there_again() {
+    let bench = Bench::with(|options| options.lease_ttl = 2 * LONG).await;
+    bench.insert("k", 1..=1);
+    bench.received(1).await;
+    let renewals = bench.faults.count(Op::Renew);
+    bench
+        .faults
+        .fail(Op::Read, 1, SourceErrorKind::Unavailable, When::Before);
+    bench.insert("k", 2..=2);
+    bench.received(2).await;
+    // By itself the next one is due after a third of the lease. A server that came back may be another one.
+    let renewed = async { bench.calls(Op::Renew, renewals + 1).await };
+    tokio::time::timeout(LONG / 3, renewed).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_database_that_can_be_read_and_not_renewed_stays_in_trouble_until_it_can() {
+    let bench = Bench::with(|options| options.lease_ttl = 2 * LONG).await;
+    bench.insert("k", 1..=1);
+    bench.received(1).await;
+    bench.faults.fail(
+        Op::Renew,
+        u32::MAX,
+        SourceErrorKind::Unavailable,
+        When::Before,
+    );
+    let renewals = bench.faults.count(Op::Renew);
+    bench
+        .faults
+        .fail(Op::Read, 1, SourceErrorKind::Unavailable, When::Before);
+    bench.insert("k", 2..=2);
+    bench.calls(Op::Renew, renewals + 1).await;
+    database_is(&bench, DatabaseState::Waiting).await;
+    // A read that succeeds does not call it well, and does not hurry the next renewal.
+    let since = Instant::now();
+    for n in 3..=12 {
+        bench.insert("k", n..=n);
+        bench.received(n as usize).await;
+        let state = bench.relay.board().snapshot().databases[0].state;
+        assert_eq!(state, DatabaseState::Waiting);
+    }
+    let renewals = bench.faults.count(Op::Renew) - renewals;
+    assert!(renewals <= since.elapsed().as_secs() + 2, "{renewals}");
+    bench.faults.heal();
+    database_is(&bench, DatabaseState::Active).await;
+}
+
+async fn database_is(bench: &Bench, state: DatabaseState) {
+    eventually(LONG, "the database's state is shown", || async {
+        let seen = bench.relay.board().snapshot().databases[0].state;
+        (seen == state).then_some(()).ok_or(format!("{seen:?}"))
     })
     .await;
 }

@@ -20,7 +20,7 @@ pub enum Role {
     Writer,
     /// Looks.
     Viewer,
-    /// Requeues and drops.
+    /// Pauses, skips, requeues and drops.
     Operator,
 }
 

@@ -6,7 +6,12 @@ from (
   (
     select e.seq, e.ordering_key, e.available_at as due
     from {schema}.event as e
-    left join {schema}.delivery as d on d.seq = e.seq and d.sink = $1
+    left join lateral (
+      select m.seq, m.state, m.next_at
+      from {schema}.delivery as m
+      where m.seq = e.seq and m.sink = $1
+      limit 1
+    ) as d on true
     where e.available_at <> e.occurred_at
       and e.available_at >= $2
       and (d.seq is null or (d.state = 'retry' and d.next_at < e.available_at))

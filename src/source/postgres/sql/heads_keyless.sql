@@ -9,5 +9,10 @@ from (
   order by o.seq
   limit $3
 ) as e
-left join {schema}.delivery as d on d.seq = e.seq and d.sink = $1
+left join lateral (
+  select m.state, m.next_at, m.skip
+  from {schema}.delivery as m
+  where m.seq = e.seq and m.sink = $1
+  limit 1
+) as d on true
 order by e.seq

@@ -25,7 +25,12 @@ left join lateral (
   select o.seq, o.kind,
          d.skip is not null or greatest(o.available_at, d.next_at) <= statement_timestamp() as due
   from {schema}.event as o
-  left join {schema}.delivery as d on d.seq = o.seq and d.sink = $1
+  left join lateral (
+    select m.state, m.next_at, m.skip
+    from {schema}.delivery as m
+    where m.seq = o.seq and m.sink = $1
+    limit 1
+  ) as d on true
   where o.ordering_key = k.ordering_key and coalesce(d.state = 'retry', true)
   order by o.ordering_key, o.seq
   limit 1

@@ -1,6 +1,7 @@
 -- Reading forward. Guarantees: every visible row with seq > $2, ascending, whatever its columns hold, up to the
 -- row that is the $3rd or the $6th with a body; bodies only where they will be used. Served by event_pkey;
--- marks by delivery_pkey.
+-- marks by delivery_pkey, one lookup a row: without its limit the planner, which may take the table for empty, can
+-- prefer a walk over all marks.
 -- octet_length does not detoast, so a large payload is measured without being read.
 select seq, id, kind, ordering_key, available_at, next_at, statement_timestamp(),
        attempts, done, size, wanted,
@@ -20,7 +21,12 @@ from (
     order by o.seq
     limit $3
   ) as e
-  left join {schema}.delivery as d on d.seq = e.seq and d.sink = $1
+  left join lateral (
+    select m.state, m.attempts, m.next_at, m.skip
+    from {schema}.delivery as m
+    where m.seq = e.seq and m.sink = $1
+    limit 1
+  ) as d on true
   cross join lateral (
     select coalesce(d.state <> 'retry', false) as done,
            greatest(

@@ -13,7 +13,12 @@ cross join lateral (
          o.occurred_at, o.available_at, d.next_at, d.skip,
          coalesce(d.attempts, 0) as attempts
   from {schema}.event as o
-  left join {schema}.delivery as d on d.seq = o.seq and d.sink = $1
+  left join lateral (
+    select m.state, m.attempts, m.next_at, m.skip
+    from {schema}.delivery as m
+    where m.seq = o.seq and m.sink = $1
+    limit 1
+  ) as d on true
   where o.ordering_key = k.ordering_key
     and o.seq >= k.first_seq
     and coalesce(d.state = 'retry', true)

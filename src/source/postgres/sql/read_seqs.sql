@@ -5,6 +5,11 @@ select e.seq, e.id, e.kind, e.ordering_key, e.available_at, d.next_at, statement
        greatest(octet_length(e.payload::text), octet_length(e.payload_bytes)), true,
        e.payload::text, e.payload_bytes, e.content_type, e.headers::text, e.occurred_at, d.skip
 from {schema}.event as e
-left join {schema}.delivery as d on d.seq = e.seq and d.sink = $1
+left join lateral (
+  select m.state, m.attempts, m.next_at, m.skip
+  from {schema}.delivery as m
+  where m.seq = e.seq and m.sink = $1
+  limit 1
+) as d on true
 where e.seq = any ($2::bigint[]) and coalesce(d.state = 'retry', true)
 order by e.seq

@@ -1,5 +1,12 @@
 -- Which sinks are done with these rows. Read after their locks, so that it sees whatever was committed by
--- those it waited for. Served by delivery_pkey.
+-- those it waited for. Served by delivery_pkey, row by row: the state is asked for outside, since a condition on it
+-- inside would invite a walk over everything that is done.
 select d.seq, d.sink
-from {schema}.delivery as d
-where d.seq = any ($1::bigint[]) and d.state <> 'retry'
+from unnest($1::bigint[]) as s (seq)
+cross join lateral (
+  select o.seq, o.sink, o.state
+  from {schema}.delivery as o
+  where o.seq = s.seq
+  offset 0
+) as d
+where d.state <> 'retry'

@@ -10,7 +10,7 @@ SELECT DISTINCT
     r.value,
     coalesce(d.attempts, 0),
     d.last_error,
-    e.seq IS NOT NULL AND coalesce(d.state, 'retrying') = 'retrying'
+    e.seq IS NOT NULL AND coalesce(d.state, 'retry') = 'retry'
 FROM (SELECT DISTINCT seq FROM outbox_delivery WHERE seq > ?1 ORDER BY seq LIMIT ?2) AS p
 JOIN outbox_delivery AS m ON m.seq = p.seq
 JOIN json_each(json_insert(m.route, '$[#]', m.sink)) AS r

@@ -5,14 +5,14 @@
 SELECT d.seq
 FROM outbox_delivery AS d
 WHERE d.sink = ?1
-    AND d.state <> 'retrying'
+    AND d.state <> 'retry'
     AND NOT EXISTS (
         SELECT 1
         FROM (SELECT value FROM json_each(?2) UNION SELECT value FROM json_each(d.route)) AS sinks
         WHERE NOT EXISTS (
             SELECT 1
             FROM outbox_delivery AS o
-            WHERE o.seq = d.seq AND o.sink = sinks.value AND o.state <> 'retrying'
+            WHERE o.seq = d.seq AND o.sink = sinks.value AND o.state <> 'retry'
         )
     )
 ORDER BY d.seq

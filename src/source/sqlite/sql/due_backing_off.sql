@@ -5,7 +5,7 @@ SELECT e.seq, CAST(e.ordering_key AS BLOB), typeof(e.ordering_key) = 'blob', CAS
 FROM outbox_delivery AS d
 CROSS JOIN outbox_event AS e ON e.seq = d.seq
 WHERE d.sink = ?1
-    AND d.state = 'retrying'
+    AND d.state = 'retry'
     AND d.next_at >= ?2
     AND rtrim(d.next_at, 'Z') > rtrim(e.available_at, 'Z')
 ORDER BY d.next_at, d.seq

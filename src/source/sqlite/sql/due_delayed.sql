@@ -6,7 +6,7 @@ FROM outbox_event AS e
 LEFT JOIN outbox_delivery AS d ON d.seq = e.seq AND d.sink = ?1
 WHERE e.available_at <> e.occurred_at
     AND rtrim(e.available_at, 'Z') >= ?2
-    AND coalesce(d.state, 'retrying') = 'retrying'
+    AND coalesce(d.state, 'retry') = 'retry'
     AND coalesce(rtrim(d.next_at, 'Z'), '') <= rtrim(e.available_at, 'Z')
 ORDER BY rtrim(e.available_at, 'Z'), e.seq
 LIMIT ?3;

@@ -34,7 +34,7 @@ LEFT JOIN outbox_event AS e ON e.seq = (
     SELECT r.seq
     FROM outbox_event AS r
     LEFT JOIN outbox_delivery AS m ON m.seq = r.seq AND m.sink = ?1
-    WHERE r.ordering_key = k.ordering_key AND coalesce(m.state, 'retrying') = 'retrying'
+    WHERE r.ordering_key = k.ordering_key AND coalesce(m.state, 'retry') = 'retry'
     ORDER BY r.seq
     LIMIT 1
 )

@@ -4,7 +4,7 @@
 SELECT
     e.seq,
     CAST(e.kind AS BLOB),
-    coalesce(d.state, 'retrying') <> 'retrying',
+    coalesce(d.state, 'retry') <> 'retry',
     d.skip IS NOT NULL
         OR (rtrim(e.available_at, 'Z') <= ?4 AND coalesce(rtrim(d.next_at, 'Z'), '') <= ?4)
 FROM outbox_event AS e

@@ -4,5 +4,5 @@
 UPDATE outbox_delivery
 SET next_at = ?2, attempts = CASE WHEN next_at > ?3 THEN 0 ELSE attempts END
 WHERE (seq, sink) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))
-    AND state = 'retrying'
+    AND state = 'retry'
     AND next_at > ?2;

@@ -14,4 +14,4 @@ SELECT
     d.skip
 FROM outbox_event AS e
 LEFT JOIN outbox_delivery AS d ON d.seq = e.seq AND d.sink = ?1
-WHERE e.seq = ?2 AND e.ordering_key IS NULL AND coalesce(d.state, 'retrying') = 'retrying';
+WHERE e.seq = ?2 AND e.ordering_key IS NULL AND coalesce(d.state, 'retry') = 'retry';

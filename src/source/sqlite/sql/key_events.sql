@@ -14,6 +14,6 @@ SELECT
     d.skip
 FROM outbox_event AS e
 LEFT JOIN outbox_delivery AS d ON d.seq = e.seq AND d.sink = ?1
-WHERE e.ordering_key = ?2 AND coalesce(d.state, 'retrying') = 'retrying'
+WHERE e.ordering_key = ?2 AND coalesce(d.state, 'retry') = 'retry'
 ORDER BY e.seq
 LIMIT ?3;

@@ -30,7 +30,7 @@ FROM (
             d.attempts,
             d.next_at,
             d.skip,
-            coalesce(d.state, '') IN ('', 'retrying')
+            coalesce(d.state, '') IN ('', 'retry')
                 AND (
                     d.skip IS NOT NULL
                     OR (rtrim(e.available_at, 'Z') <= rtrim(?2, 'Z') AND coalesce(d.next_at, '') <= ?2)

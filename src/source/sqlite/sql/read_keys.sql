@@ -25,7 +25,7 @@ FROM (
         d.attempts,
         d.next_at,
         d.skip,
-        coalesce(d.state, '') IN ('', 'retrying')
+        coalesce(d.state, '') IN ('', 'retry')
             AND (
                 d.skip IS NOT NULL
                 OR (rtrim(e.available_at, 'Z') <= rtrim(?2, 'Z') AND coalesce(d.next_at, '') <= ?2)
@@ -38,7 +38,7 @@ FROM (
         LEFT JOIN outbox_delivery AS m ON m.seq = r.seq AND m.sink = ?1
         WHERE r.ordering_key = k.value ->> 0
             AND r.seq >= k.value ->> 1
-            AND coalesce(m.state, 'retrying') = 'retrying'
+            AND coalesce(m.state, 'retry') = 'retry'
         ORDER BY r.seq
         LIMIT ?5
     )

@@ -25,7 +25,7 @@ FROM (
         d.attempts,
         d.next_at,
         d.skip,
-        ?5 OR (coalesce(d.state, '') IN ('', 'retrying')
+        ?5 OR (coalesce(d.state, '') IN ('', 'retry')
             AND (
                 d.skip IS NOT NULL
                 OR (rtrim(e.available_at, 'Z') <= rtrim(?2, 'Z') AND coalesce(d.next_at, '') <= ?2)
@@ -34,6 +34,6 @@ FROM (
     FROM outbox_event AS e
     LEFT JOIN outbox_delivery AS d ON d.seq = e.seq AND d.sink = ?1
     WHERE e.seq IN (SELECT value FROM json_each(?4))
-        AND coalesce(d.state, 'retrying') = 'retrying'
+        AND coalesce(d.state, 'retry') = 'retry'
 ) AS w
 CROSS JOIN outbox_event AS e ON e.seq = w.seq;

@@ -2,8 +2,8 @@
 -- the primary keys.
 -- ?1 [[seq, sink], ...], ?2 the words, ?3 now
 INSERT INTO outbox_delivery (seq, sink, state, attempts, skip, updated_at)
-SELECT e.seq, p.value ->> 1, 'retrying', 0, ?2, ?3
+SELECT e.seq, p.value ->> 1, 'retry', 0, ?2, ?3
 FROM json_each(?1) AS p
 CROSS JOIN outbox_event AS e ON e.seq = p.value ->> 0
 WHERE true
-ON CONFLICT (seq, sink) DO UPDATE SET skip = excluded.skip WHERE state = 'retrying';
+ON CONFLICT (seq, sink) DO UPDATE SET skip = excluded.skip WHERE state = 'retry';

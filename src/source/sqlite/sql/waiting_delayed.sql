@@ -34,5 +34,5 @@ CROSS JOIN outbox_event AS e ON e.seq = h.seq
 WHERE NOT EXISTS (
         SELECT 1 FROM outbox_event AS o WHERE o.ordering_key = h.ordering_key AND o.seq < h.seq
     )
-    AND NOT EXISTS (SELECT 1 FROM outbox_delivery AS d WHERE d.seq = h.seq AND d.state = 'retrying')
+    AND NOT EXISTS (SELECT 1 FROM outbox_delivery AS d WHERE d.seq = h.seq AND d.state = 'retry')
 LIMIT ?2;

@@ -25,6 +25,6 @@ SELECT
     )
 FROM outbox_delivery AS d
 CROSS JOIN outbox_event AS e ON e.seq = d.seq
-WHERE d.state = 'retrying' AND (?1 IS NULL OR d.sink = ?1)
+WHERE d.state = 'retry' AND (?1 IS NULL OR d.sink = ?1)
 ORDER BY d.next_at IS NOT NULL, d.next_at DESC, d.seq
 LIMIT ?2;
