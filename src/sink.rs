@@ -12,6 +12,7 @@ use async_trait::async_trait;
 
 use crate::event::Event;
 
+mod behind;
 pub mod file;
 mod lines;
 mod lost;
@@ -56,12 +57,54 @@ pub trait Session: Send + Sync + 'static {
         timeout: Duration,
     ) -> Result<Receipt, PublishError>;
 
+    /// How this session keeps order with several events of a key in flight. `None`: it does not, and of each key
+    /// one event is handed over at a time.
+    fn lanes(&self) -> Option<Lanes> {
+        None
+    }
+
+    /// How it keeps order, in one word, for status.
+    fn mode(&self) -> &'static str {
+        "single"
+    }
+
+    /// Hands several events over, and answers for each of them in the same order. Called only where
+    /// [`Session::lanes`] gives some, with one batch a lane at a time.
+    ///
+    /// What such a session promises: an event of a key is stored only if every event of this key before it in the
+    /// batch is. So of each key a beginning is `Ok`, then one has failed with its own reason, and the rest is
+    /// [`PublishErrorKind::Behind`] (not stored, and never will be) or `Unknown`. Nothing that is not `Unknown`
+    /// changes its fate after the return.
+    ///
+    /// Returns within `timeout`, or soon after. Dropping the future leaves every outcome unknown.
+    async fn publish_batch(
+        &self,
+        batch: &[Delivery],
+        timeout: Duration,
+    ) -> Vec<Result<Receipt, PublishError>> {
+        let _ = timeout;
+        let refuse = |_| Err(PublishError::retryable("this sink takes no batches"));
+        batch.iter().map(refuse).collect()
+    }
+
     /// Resolves when the connection is lost, with the reason in words. A session that cannot be lost
     /// stays pending.
     async fn lost(&self) -> String;
 
     /// Ends the connection; what is still in flight may or may not arrive.
     async fn close(&self);
+}
+
+/// How a session keeps order with several events of a key in flight: in batches, of which each lane has one under
+/// way. A key is always in the same lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lanes {
+    /// Batches under way at the same time, at most.
+    pub count: usize,
+    /// Events of a batch, at most.
+    pub events: usize,
+    /// Their bytes, at most; a larger event goes alone.
+    pub bytes: usize,
 }
 
 /// One hand-over: the event and what the relay knows beside it.
@@ -110,6 +153,8 @@ pub enum PublishErrorKind {
     /// It was sent and no answer came: stored or not, nobody knows. Nothing is charged; it is sent again soon with the
     /// same id.
     Unknown,
+    /// In a batch: one before it was not stored, so neither is this one, and never will be. Nothing is charged.
+    Behind,
 }
 
 /// A failed publish.
@@ -156,6 +201,14 @@ impl PublishError {
         Self {
             kind: PublishErrorKind::Rejected { code },
             message: message.into(),
+        }
+    }
+
+    /// One before it in the batch was not stored.
+    pub fn behind() -> Self {
+        Self {
+            kind: PublishErrorKind::Behind,
+            message: "an event before it was not stored".to_owned(),
         }
     }
 

@@ -6,7 +6,7 @@
 //! for their own reasons must not stand before the one that would be taken. Permits belong to the supervisor
 //! and outlive their publisher.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -22,6 +22,7 @@ pub struct Permits {
     probes: Arc<Probes>,
     gate: watch::Sender<GateState>,
     successes: AtomicU64,
+    keeps_order: AtomicBool,
 }
 
 /// The right to hand one event to a publisher.
@@ -140,6 +141,7 @@ impl Permits {
             probes: Arc::new(Probes::new()),
             gate: watch::Sender::new(GateState::Closed),
             successes: AtomicU64::new(0),
+            keeps_order: AtomicBool::new(false),
         }
     }
 
@@ -228,9 +230,19 @@ impl Permits {
         *self.gate.borrow()
     }
 
-    /// An event was acknowledged.
-    pub fn succeeded(&self) {
-        self.successes.fetch_add(1, Ordering::Relaxed);
+    /// Does the sink keep order by itself, with several events of a key in flight?
+    pub fn keep_order(&self, keeps: bool) {
+        self.keeps_order.store(keeps, Ordering::Release);
+    }
+
+    /// Does the sink keep order by itself? A word of the past once it is read: the publisher makes sure.
+    pub fn keeps_order(&self) -> bool {
+        self.keeps_order.load(Ordering::Acquire)
+    }
+
+    /// Events were acknowledged.
+    pub fn succeeded(&self, count: u64) {
+        self.successes.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Events acknowledged so far: tells whether others succeed.

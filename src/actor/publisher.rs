@@ -6,37 +6,41 @@
 //!
 //! A session that is lost is dropped with everything it had buffered; the next one is a fresh client. A
 //! message only comes with a permit, so the mailbox is bounded by the permits.
+//!
+//! Where the session keeps order by itself ([`Session::lanes`]), events go in batches through lanes; otherwise, and
+//! for an event whose earlier fate is not known, each is a publish of its own.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use ractor::{ActorProcessingErr, ActorRef};
 use tokio::task::JoinSet;
-use tracing::{Instrument, info, warn};
 
-use self::gate::{Gate, Sign, Turn};
-use super::handle::{Handle, Task, panic_text};
-use super::permits::{Permit, Permits};
+use self::hand_over::HandOver;
+use self::lane::Lanes;
+use self::shared::Shared;
+use super::handle::{Handle, Task};
+use super::permits::Permits;
 use super::restart::Role;
-use super::sequencer;
-use super::sequencer::decide::Reply;
 use super::tree::{Place, Tree};
-use crate::lease::Ownership;
 use crate::retry::{back_off, jitter};
-use crate::sink::{Delivery, PublishError, PublishErrorKind, Session, Sink, SinkError};
-use crate::status::{Board, Gate as ShownGate};
+use crate::sink::{Session, Sink, SinkError};
+use crate::status::Board;
 
+pub mod chain;
 pub mod gate;
+pub mod hand_over;
+mod lane;
+mod shared;
+mod single;
 
 /// First and longest pause between attempts to connect: never more than one a second.
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
 const OPEN_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Limit for one attempt to connect.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
-/// A sink that does not come back from a publish by itself is left this much later.
-const OVERTIME: Duration = Duration::from_millis(250);
 
 /// What a publisher needs.
 #[derive(Clone)]
@@ -64,55 +68,6 @@ pub struct Publisher {
     pub permits: Arc<Permits>,
 }
 
-/// One event on its way to the sink.
-pub struct HandOver {
-    /// Event and attempt.
-    pub delivery: Delivery,
-    /// Nothing is sent without time left on the lease.
-    pub ownership: Arc<Ownership>,
-    /// The bound.
-    pub permit: Permit,
-    /// Whom to answer.
-    pub answer: Answer,
-    /// Hash of the key, for the gate.
-    pub key: u64,
-}
-
-/// The duty to answer a sequencer: dropped unanswered, it says what is known.
-pub struct Answer {
-    to: ActorRef<sequencer::Message>,
-    seq: i64,
-    sent: bool,
-    reply: Option<Reply>,
-}
-
-impl Answer {
-    /// The duty to answer for `seq`.
-    pub fn new(to: ActorRef<sequencer::Message>, seq: i64) -> Self {
-        Self {
-            to,
-            seq,
-            sent: false,
-            reply: None,
-        }
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        let reply = self.reply.take().unwrap_or(if self.sent {
-            Reply::Lost
-        } else {
-            Reply::NotSent
-        });
-        // A sequencer that is gone needs no answer.
-        let _ = self.to.cast(sequencer::Message::Answered {
-            seq: self.seq,
-            reply,
-        });
-    }
-}
-
 /// Messages of a publisher.
 pub enum Message {
     /// Hand this over.
@@ -127,6 +82,8 @@ pub enum Message {
     Probe,
     /// Try to connect.
     Open,
+    /// The batch under way in this lane of this generation has ended.
+    LaneFree(u64, usize),
 }
 
 #[cfg(feature = "cluster")]
@@ -136,18 +93,11 @@ impl ractor::Message for Message {}
 pub struct State {
     shared: Arc<Shared>,
     session: Option<Live>,
+    lanes: Lanes,
     opener: Option<Task>,
     tasks: JoinSet<()>,
     failures: u32,
     _place: Place,
-}
-
-/// What hand-overs under way share with the actor.
-struct Shared {
-    arguments: Arguments,
-    myself: ActorRef<Message>,
-    gate: Mutex<Gate>,
-    generation: std::sync::atomic::AtomicU64,
 }
 
 /// A session that is closed when its publisher goes, however it goes.
@@ -183,13 +133,9 @@ impl PublisherActor {
         arguments.permits.show(gate::State::Closed);
         myself.cast(Message::Open)?;
         Ok(State {
-            shared: Arc::new(Shared {
-                arguments,
-                myself,
-                gate: Mutex::new(Gate::new()),
-                generation: std::sync::atomic::AtomicU64::new(0),
-            }),
+            shared: Arc::new(Shared::new(arguments, myself)),
             session: None,
+            lanes: Lanes::default(),
             opener: None,
             tasks: JoinSet::new(),
             failures: 0,
@@ -210,6 +156,7 @@ impl PublisherActor {
             Message::Closed(pause) => state.probe_after(pause),
             Message::Probe => state.probe(),
             Message::Open => state.open(),
+            Message::LaneFree(generation, lane) => state.lane_free(generation, lane),
         }
         Ok(())
     }
@@ -258,6 +205,15 @@ impl State {
                     let reason = watched.lost().await;
                     let _ = myself.cast(Message::Lost(generation, reason));
                 });
+                self.lanes = Lanes::of(session.lanes());
+                let Arguments {
+                    name,
+                    permits,
+                    board,
+                    ..
+                } = &self.shared.arguments;
+                permits.keep_order(self.lanes.are_there());
+                board.sink(name, |shown| shown.mode = session.mode().to_owned());
                 self.session = Some(Live {
                     session,
                     _watcher: watcher,
@@ -277,8 +233,9 @@ impl State {
             return;
         }
         self.session = None;
-        // Hand-overs under way belong to the old connection: their outcome is unknown.
+        // Hand-overs under way belong to the old connection: their outcome is unknown. Those that wait go back.
         self.tasks.abort_all();
+        self.lanes = Lanes::default();
         self.shared.next_generation();
         self.shared.lock().disconnected();
         self.shared.show(gate::State::Closed, Some(reason));
@@ -307,160 +264,41 @@ impl State {
     fn publish(&mut self, hand_over: HandOver) {
         while self.tasks.try_join_next().is_some() {}
         // Without a session the answer is dropped: it says "not sent".
-        if let Some(live) = &self.session {
-            self.failures = 0;
-            let shared = Arc::clone(&self.shared);
-            let session = Arc::clone(&live.session);
-            let generation = shared.generation();
-            let span = publish_span(&hand_over.delivery);
-            self.tasks.spawn(
-                shared
-                    .hand_over(session, generation, hand_over)
-                    .instrument(span),
-            );
-        }
-    }
-}
-
-/// The span around one publish: event id, kind and request id.
-fn publish_span(delivery: &Delivery) -> tracing::Span {
-    // The fields are worked out only where somebody takes the span.
-    tracing::info_span!(
-        "outbox.publish",
-        event_id = %delivery.event.id,
-        kind = %delivery.event.kind,
-        request_id = delivery.event.request_id(),
-    )
-}
-
-impl Shared {
-    async fn hand_over(
-        self: Arc<Self>,
-        session: Arc<dyn Session>,
-        generation: u64,
-        mut hand_over: HandOver,
-    ) {
-        let left = hand_over.ownership.time_left();
-        if !hand_over.ownership.may_begin() {
+        let Some(live) = &self.session else {
+            return;
+        };
+        self.failures = 0;
+        let generation = self.shared.generation();
+        let in_lane = self.lanes.are_there() && !hand_over.alone;
+        if !hand_over.accept(generation, in_lane) {
             return;
         }
-        hand_over.permit.used();
-        hand_over.answer.sent = true;
-        let limit = self.arguments.timeout.min(left);
-        let publish = AssertUnwindSafe(session.publish(&hand_over.delivery, limit)).catch_unwind();
-        let result = match tokio::time::timeout(limit + OVERTIME, publish).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(panic)) => Err(PublishError::retryable(format!(
-                "the sink panicked: {}",
-                panic_text(&*panic)
-            ))),
-            Err(_) => Err(PublishError::unknown(format!("no answer within {limit:?}"))),
-        };
-        if unanswered(&result) && session.lost().now_or_never().is_some() {
-            // The connection ended under it: that says nothing about this event.
-            let reason = "the connection ended with hand-overs under way".to_owned();
-            let _ = self.myself.cast(Message::Lost(generation, reason));
+        if in_lane {
+            let lane = self.lanes.push(hand_over);
+            return self.start_batch(lane);
+        }
+        let session = Arc::clone(&live.session);
+        let publish = Arc::clone(&self.shared).publish(session, generation, hand_over);
+        self.tasks.spawn(publish);
+    }
+
+    fn lane_free(&mut self, generation: u64, lane: usize) {
+        if generation == self.shared.generation() {
+            self.lanes.free(lane);
+            self.start_batch(lane);
+        }
+    }
+
+    fn start_batch(&mut self, lane: usize) {
+        let Some(live) = &self.session else {
             return;
-        }
-        self.take_sign(generation, hand_over.key, &result);
-        if result.is_err() && hand_over.ownership.time_left().is_zero() {
-            // Whatever the client still has buffered must not leave under a lease that may be another's.
-            let reason = "a hand-over was still open when the lease's time was over".to_owned();
-            let _ = self.myself.cast(Message::Lost(generation, reason));
-        }
-        drop(hand_over.permit);
-        hand_over.answer.reply = Some(Reply::Answered(result));
-    }
-
-    fn take_sign(
-        &self,
-        generation: u64,
-        key: u64,
-        result: &Result<crate::sink::Receipt, PublishError>,
-    ) {
-        if generation != self.generation() {
+        };
+        let Some(batch) = self.lanes.take_batch(lane) else {
             return;
-        }
-        let (sign, reason) = match result {
-            Ok(_) => {
-                self.arguments.permits.succeeded();
-                (Sign::Alive, None)
-            }
-            Err(error) => (sign_of(&error.kind), Some(error.message.as_str())),
         };
-        let lost = sign
-            == Sign::Unavailable {
-                connection_lost: true,
-            };
-        let spread = jitter(uuid::Uuid::from_u128(u128::from(key)), 1);
-        let turn = self.lock().sign(key, sign, spread);
-        match turn {
-            Turn::None => {}
-            Turn::Opened => self.show(gate::State::Open, None),
-            Turn::Closed(pause) => {
-                self.show(gate::State::Closed, reason);
-                if !lost {
-                    let _ = self.myself.cast(Message::Closed(pause));
-                }
-            }
-        }
-        if lost {
-            let reason = reason.unwrap_or("connection lost").to_owned();
-            let _ = self.myself.cast(Message::Lost(generation, reason));
-        }
-    }
-
-    /// Shows the gate to waiters and operators; a change is logged once.
-    fn show(&self, state: gate::State, reason: Option<&str>) {
-        let Arguments {
-            name,
-            permits,
-            board,
-            ..
-        } = &self.arguments;
-        permits.show(state);
-        let shown = match state {
-            gate::State::Open => ShownGate::Open,
-            gate::State::Closed => ShownGate::Closed,
-            gate::State::Probing => ShownGate::Probing,
-        };
-        if board.gate(name, shown, reason.map(str::to_owned)) {
-            match shown {
-                ShownGate::Open => info!(sink = %name, "sink takes events"),
-                _ => warn!(
-                    sink = %name,
-                    reason = reason.unwrap_or("not connected"),
-                    "sink takes no events; delivery to it pauses until it does"
-                ),
-            }
-        }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Gate> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn generation(&self) -> u64 {
-        self.generation.load(std::sync::atomic::Ordering::Acquire)
-    }
-
-    fn next_generation(&self) -> u64 {
-        self.generation
-            .fetch_add(1, std::sync::atomic::Ordering::AcqRel)
-            + 1
-    }
-}
-
-fn unanswered(result: &Result<crate::sink::Receipt, PublishError>) -> bool {
-    matches!(result, Err(error) if error.kind == PublishErrorKind::Unknown)
-}
-
-fn sign_of(kind: &PublishErrorKind) -> Sign {
-    match kind {
-        PublishErrorKind::Unavailable { connection_lost } => Sign::Unavailable {
-            connection_lost: *connection_lost,
-        },
-        PublishErrorKind::Unknown => Sign::Silence,
-        PublishErrorKind::Retryable | PublishErrorKind::Rejected { .. } => Sign::Alive,
+        let session = Arc::clone(&live.session);
+        let generation = self.shared.generation();
+        let publish = Arc::clone(&self.shared).publish_batch(session, generation, lane, batch);
+        self.tasks.spawn(publish);
     }
 }

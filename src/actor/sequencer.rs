@@ -8,43 +8,42 @@
 //! ```
 //!
 //! It keeps order: the next event of a key is offered when the one before is published, or its discard is
-//! committed. After a failure it is halted: everything goes back to the claimer, which reads the key again
-//! when its time has come.
+//! committed. Where the sink keeps order by itself ([`Session::lanes`](crate::sink::Session::lanes)) several are
+//! out at once; when one of them fails nothing goes out before all have come back (`failure`). After a failure it
+//! is halted: everything goes back to the claimer, which reads the key again when its time has come.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::{ActorProcessingErr, ActorRef};
-use tracing::{debug, warn};
+use tracing::warn;
 
 use self::decide::{Context, Decision, Reply, decide};
-use self::run::{Order, Run};
+use self::failure::Failure;
+use self::run::{Next, Order, Run};
 use super::claimer;
-use super::claimer::feed::action::{Park, Work};
-use super::claimer::keys::{OrderKey, Strikes};
+use super::claimer::feed::action::Work;
+use super::claimer::keys::Strikes;
 use super::handle::Task;
-use super::publisher::{self, Answer, HandOver};
+use super::publisher::chain::Chain;
 use super::restart::Role;
 use super::tree::Place;
 use crate::lease::fnv1a64;
 use crate::retry::jitter;
-use crate::sink::Delivery;
-use crate::source::{DiscardReason, Verdict};
+use crate::source::DiscardReason;
 
 pub use context::FeedContext;
 
 pub mod context;
 pub mod decide;
+mod failure;
+mod offer;
 mod report;
 pub mod run;
 
-/// Pause before an event is offered again when the publisher was not there.
-const OFFER_AGAIN: Duration = Duration::from_millis(10);
 /// Pause before an event is read again whose discard was not written.
 const KEPT: Duration = Duration::from_secs(1);
-/// Pause before a key is read again whose lease had no time left: it is renewed, or everything starts anew.
-const NO_TIME: Duration = Duration::from_millis(250);
 
 /// What a sequencer needs.
 pub struct Arguments {
@@ -77,6 +76,8 @@ pub enum Message {
         /// The answer.
         reply: Reply,
     },
+    /// The offer of this event has its permit and was made.
+    Offered(i64),
     /// A discard was committed.
     Closed(i64),
     /// A discard was not written: the event is still there, or it is another's.
@@ -99,6 +100,12 @@ pub struct State {
     key: Option<Arc<str>>,
     hash: u64,
     run: Run,
+    /// What ties together the events of the key that are out.
+    chain: Arc<Chain>,
+    /// The event of the key that waits for a permit: nothing is offered before it.
+    waits: Option<i64>,
+    /// What failed first, by seq, while others are out still.
+    failure: Option<Failure>,
     /// Offers that wait for a permit or an answer.
     offers: HashMap<i64, Option<Task>>,
     /// Those of them that go back if they were not taken.
@@ -131,6 +138,9 @@ impl SequencerActor {
             place: context.tree.enter(Role::Sequencer, name, myself.get_cell()),
             hash: key.as_deref().map_or(0, |key| fnv1a64(key.as_bytes())),
             run: Run::new(order, floor),
+            chain: Arc::default(),
+            waits: None,
+            failure: None,
             offers: HashMap::new(),
             recalled: HashSet::new(),
             context,
@@ -152,6 +162,7 @@ impl SequencerActor {
                 state.deliver(work);
             }
             Message::Answered { seq, reply } => state.answered(seq, reply),
+            Message::Offered(seq) => state.offered(seq),
             Message::Closed(seq) => state.closed(seq),
             Message::Kept(seq) => state.kept(seq),
             Message::Halt => state.halt(),
@@ -168,6 +179,9 @@ impl State {
         self.place.rename(&key);
         self.hash = fnv1a64(key.as_bytes());
         self.run = Run::new(Order::Kept, floor);
+        self.chain = Arc::default();
+        self.waits = None;
+        self.failure = None;
         self.offers.clear();
         self.recalled.clear();
         self.key = Some(key);
@@ -196,16 +210,21 @@ impl State {
     }
 
     fn offer_next(&mut self) {
-        while let Some(work) = self.run.take_next() {
-            self.start(work, None);
+        while self.waits.is_none()
+            && let Some(next) = self
+                .run
+                .take_next(self.context.publisher.permits.keeps_order())
+        {
+            self.start(next, None);
         }
     }
 
     /// Offers an event, or sets it aside if an operator said so.
-    fn start(&mut self, mut work: Work, pause: Option<Duration>) {
-        let Some(words) = work.skip.take() else {
-            return self.offer(work, pause);
+    fn start(&mut self, mut next: Next, pause: Option<Duration>) {
+        let Some(words) = next.work.skip.take() else {
+            return self.offer(next, pause);
         };
+        let work = next.work;
         self.run.answered(work.event.seq);
         let attempts = work.attempts;
         self.discard(
@@ -217,193 +236,39 @@ impl State {
         );
     }
 
-    /// Hands one event to the publisher, as soon as there is a permit.
-    fn offer(&mut self, work: Work, pause: Option<Duration>) {
-        let seq = work.event.seq;
-        let weight = work.event.weight();
-        let permits = Arc::clone(&self.context.publisher.permits);
-        let answer = Answer::new(self.myself.clone(), seq);
-        let context = Arc::clone(&self.context);
-        let fresh = work.attempts == 0 && work.strikes.count == 0;
-        let key = if self.key.is_some() {
-            self.hash
-        } else {
-            fnv1a64(&seq.to_be_bytes())
-        };
-        let send = move |permit| {
-            let delivery = Delivery {
-                source: Arc::clone(&context.database),
-                attempt: work.attempts.saturating_add(1),
-                may_be_repeat: work.may_be_repeat,
-                event: work.event,
-            };
-            let hand_over = HandOver {
-                delivery,
-                ownership: Arc::clone(&context.ownership),
-                permit,
-                answer,
-                key,
-            };
-            // Nobody there: the message is dropped, and with it the answer says "not sent".
-            context
-                .publisher
-                .handle
-                .send(publisher::Message::Publish(hand_over));
-        };
-        let at_once = match pause {
-            None => permits.try_acquire(weight),
-            Some(_) => None,
-        };
-        let task = match at_once {
-            Some(permit) => {
-                send(permit);
-                None
-            }
-            None => Some(Task::spawn(async move {
-                if let Some(pause) = pause {
-                    tokio::time::sleep(pause).await;
-                }
-                send(permits.acquire(weight, fresh).await);
-            })),
-        };
-        self.offers.insert(seq, task);
-    }
-
     fn answered(&mut self, seq: i64, reply: Reply) {
-        let Some(mut work) = self.run.answered(seq) else {
+        let Some(work) = self.run.answered(seq) else {
             return;
         };
         self.offers.remove(&seq);
         let recalled = self.recalled.remove(&seq);
+        self.waits.take_if(|waiting| *waiting == seq);
         let successes = self.context.publisher.permits.successes();
-        let others_succeed = successes > work.strikes.successes;
         let context = Context {
             policy: &work.route.retry,
             attempts: work.attempts,
             strikes: work.strikes.count,
-            others_succeed,
+            others_succeed: successes > work.strikes.successes,
             jitter: jitter(work.event.id, work.attempts),
         };
-        let decision = decide(reply, &context);
-        if self.run.is_halted() && decision.leaves_unknown() {
-            let FeedContext { epoch, feed, .. } = *self.context;
-            self.tell(claimer::Message::Unanswered(epoch, feed, seq));
+        match decide(reply, &context) {
+            Decision::Published(receipt) => {
+                if work.may_be_repeat && !receipt.duplicate {
+                    self.run.was_new();
+                }
+                self.published(&work, receipt);
+            }
+            decision => self.failed(Failure {
+                work,
+                decision,
+                successes,
+                recalled,
+            }),
         }
-        match decision {
-            Decision::Published(receipt) => self.published(&work, receipt),
-            Decision::Offer { repeat } => {
-                work.may_be_repeat |= repeat;
-                return self.offer_again(work, recalled);
-            }
-            Decision::Wait {
-                pause,
-                strikes,
-                repeat,
-                error,
-            } => {
-                debug!(event_id = %work.event.id, strikes, %error, "not taken, nothing charged");
-                let repeat = repeat || work.may_be_repeat;
-                let strikes = Strikes {
-                    count: strikes,
-                    successes,
-                };
-                return self.park(&work, pause, strikes, repeat, false);
-            }
-            Decision::Retry {
-                attempts,
-                pause,
-                repeat,
-                error,
-            } => {
-                self.log_retry(&work, attempts, pause, &error);
-                self.settle(
-                    &work,
-                    Verdict::Retried {
-                        attempts,
-                        retry_in: pause,
-                        error,
-                    },
-                );
-                let repeat = repeat || work.may_be_repeat;
-                return self.park(&work, pause, Strikes::default(), repeat, true);
-            }
-            Decision::Discard {
-                reason,
-                code,
-                attempts,
-                error,
-            } => {
-                self.discard(&work, reason, code, attempts, error);
-            }
+        if self.run.is_stopped() && self.run.is_back() {
+            self.take_stock();
         }
         self.offer_next();
-    }
-
-    fn offer_again(&mut self, work: Work, recalled: bool) {
-        let seq = work.event.seq;
-        if recalled || self.run.is_halted() {
-            if work.may_be_repeat {
-                // Whoever reads it again has to know.
-                let strikes = work.strikes;
-                return self.park(&work, Duration::ZERO, strikes, true, false);
-            }
-            return self.give_back(vec![seq]);
-        }
-        if !self.context.ownership.may_begin() {
-            // Someone else may own the key now: nothing more leaves from here. If the renewal was only late,
-            // the key is read again.
-            let (strikes, repeat) = (work.strikes, work.may_be_repeat);
-            return self.park(&work, NO_TIME, strikes, repeat, false);
-        }
-        self.run.again(work);
-        let pause = (self.context.publisher.permits.gate() == publisher::gate::State::Open)
-            .then_some(OFFER_AGAIN);
-        while let Some(work) = self.run.take_next() {
-            self.start(work, pause);
-        }
-    }
-
-    /// The key (or the event without one) waits. Everything not settled goes back.
-    fn park(
-        &mut self,
-        work: &Work,
-        pause: Duration,
-        strikes: Strikes,
-        repeat: bool,
-        settling: bool,
-    ) {
-        self.park_at(work.event.seq, pause, strikes, repeat, settling);
-    }
-
-    fn park_at(
-        &mut self,
-        seq: i64,
-        pause: Duration,
-        strikes: Strikes,
-        repeat: bool,
-        settling: bool,
-    ) {
-        let mut returned = Vec::new();
-        if self.key.is_some() {
-            returned = self.run.halt();
-        }
-        if !settling {
-            returned.push(seq);
-        }
-        let park = Park {
-            key: OrderKey::of(self.key.as_ref(), seq),
-            head: seq,
-            pause: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
-            settling,
-            strikes,
-            repeat,
-            returned,
-        };
-        self.tell(claimer::Message::Parked(
-            self.context.epoch,
-            self.context.feed,
-            park,
-        ));
     }
 
     fn closed(&mut self, seq: i64) {
@@ -414,13 +279,14 @@ impl State {
     /// Nothing may follow an event whose discard was not written: the key is read again from the table.
     fn kept(&mut self, seq: i64) {
         self.run.closed(seq);
-        self.park_at(seq, KEPT, Strikes::default(), true, false);
+        self.park(seq, KEPT, Strikes::default(), true, false);
     }
 
     fn halt(&mut self) {
         let returned = self.run.halt();
         self.give_back(returned);
-        // Offers that still wait for a permit end as "not sent" and come back one by one.
+        // What waits in the publisher's queues, or for a permit, ends as "not sent" and comes back one by one.
+        self.chain.break_off();
         for task in self.offers.values_mut() {
             task.take();
         }

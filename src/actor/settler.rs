@@ -66,6 +66,8 @@ pub struct Settled {
     pub done: bool,
     /// False: fenced, or the row was gone.
     pub applied: bool,
+    /// The sink took it as new.
+    pub new: bool,
     /// The database refuses this outcome: the event has to wait.
     pub refused: bool,
 }
@@ -256,6 +258,7 @@ impl State {
                 seq: item.outcome.seq,
                 done: false,
                 applied: false,
+                new: false,
                 refused: true,
             };
             let _ = item
@@ -284,6 +287,7 @@ impl State {
                 seq: outcome.seq,
                 done: !matches!(outcome.verdict, Verdict::Retried { .. }),
                 applied,
+                new: matches!(&outcome.verdict, Verdict::Published { receipt, .. } if !receipt.duplicate),
                 refused: false,
             };
             if let Some(sequencer) = tell.sequencer {

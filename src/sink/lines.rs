@@ -16,8 +16,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
+use super::behind::Behind;
 use super::lost::Lost;
-use super::{Delivery, PublishError, Receipt, Session, SinkError};
+use super::{Delivery, Lanes, PublishError, Receipt, Session, SinkError};
 use crate::envelope;
 use crate::event::Payload;
 
@@ -180,14 +181,52 @@ impl Session for Lines {
         let (answer, answered) = oneshot::channel();
         let line = line(delivery)?;
         self.hand_over(Waiting { line, answer })?;
-        match tokio::time::timeout(timeout, answered).await {
-            Ok(Ok(result)) => result,
-            // The thread ended between taking the line and answering.
-            Ok(Err(_)) => Err(PublishError::unknown("the writer ended before it answered")),
-            Err(_) => Err(PublishError::unknown(format!(
-                "not written within {timeout:?}"
-            ))),
+        answer_by(
+            tokio::time::Instant::now() + timeout,
+            timeout,
+            answered,
+        )
+        .await
+    }
+
+    /// Lines are written in the order of their events, and a group that is not written ends the session.
+    fn lanes(&self) -> Option<Lanes> {
+        Some(Lanes {
+            count: 1,
+            events: 2_048,
+            bytes: GROUP_BYTES,
+        })
+    }
+
+    fn mode(&self) -> &'static str {
+        "lane"
+    }
+
+    async fn publish_batch(
+        &self,
+        batch: &[Delivery],
+        timeout: Duration,
+    ) -> Vec<Result<Receipt, PublishError>> {
+        let deadline = tokio::time::Instant::now() + timeout;
+        let mut behind = Behind::default();
+        let mut waiting = Vec::with_capacity(batch.len());
+        for delivery in batch {
+            let handed = behind.unless(&delivery.event, || {
+                let (answer, answered) = oneshot::channel();
+                let line = line(delivery)?;
+                self.hand_over(Waiting { line, answer })?;
+                Ok(answered)
+            });
+            waiting.push(handed);
         }
+        let mut results = Vec::with_capacity(batch.len());
+        for handed in waiting {
+            results.push(match handed {
+                Ok(answered) => answer_by(deadline, timeout, answered).await,
+                Err(error) => Err(error),
+            });
+        }
+        results
     }
 
     async fn lost(&self) -> String {
@@ -205,6 +244,22 @@ impl Session for Lines {
         );
         let mut ended = self.ended.clone();
         while ended.changed().await.is_ok() {}
+    }
+}
+
+/// Waits for the writer's answer until `deadline`, which is `timeout` after the hand-over.
+async fn answer_by(
+    deadline: tokio::time::Instant,
+    timeout: Duration,
+    answered: oneshot::Receiver<Result<Receipt, PublishError>>,
+) -> Result<Receipt, PublishError> {
+    match tokio::time::timeout_at(deadline, answered).await {
+        Ok(Ok(result)) => result,
+        // The thread ended between taking the line and answering.
+        Ok(Err(_)) => Err(PublishError::unknown("the writer ended before it answered")),
+        Err(_) => Err(PublishError::unknown(format!(
+            "not written within {timeout:?}"
+        ))),
     }
 }
 

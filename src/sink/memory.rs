@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::lost::Lost;
-use super::{Delivery, PublishError, Receipt, Session, Sink, SinkError};
+use super::{Delivery, Lanes, PublishError, Receipt, Session, Sink, SinkError};
 
 /// The sink, and the handle by which a test steers it; clones share everything.
 #[derive(Clone)]
@@ -108,6 +108,7 @@ struct State {
     down: Option<String>,
     sessions: Vec<Weak<Lost>>,
     opened: u64,
+    lanes: Option<Lanes>,
 }
 
 impl Memory {
@@ -119,6 +120,12 @@ impl Memory {
                 taken: watch::Sender::new(0),
             }),
         }
+    }
+
+    /// From its next session on it keeps order by itself, in so many lanes (none: it does not). A batch ends with the
+    /// first event that is not taken, and the events behind that are not even looked at.
+    pub fn keep_order(&self, lanes: Option<Lanes>) {
+        self.state().lanes = lanes;
     }
 
     /// What it took, in order, repeated deliveries included.
@@ -287,6 +294,7 @@ impl Sink for Memory {
             shared: Arc::clone(&self.shared),
             lost,
             number: state.opened,
+            lanes: state.lanes,
         }))
     }
 
@@ -302,6 +310,7 @@ struct MemorySession {
     shared: Arc<Shared>,
     lost: Arc<Lost>,
     number: u64,
+    lanes: Option<Lanes>,
 }
 
 impl MemorySession {
@@ -366,6 +375,34 @@ impl Session for MemorySession {
                 Err(PublishError::unknown(format!("no answer within {timeout:?}")))
             }
         }
+    }
+
+    fn lanes(&self) -> Option<Lanes> {
+        self.lanes
+    }
+
+    fn mode(&self) -> &'static str {
+        match self.lanes {
+            Some(_) => "lane",
+            None => "single",
+        }
+    }
+
+    async fn publish_batch(
+        &self,
+        batch: &[Delivery],
+        timeout: Duration,
+    ) -> Vec<Result<Receipt, PublishError>> {
+        let deadline = Instant::now() + timeout;
+        let mut results = Vec::with_capacity(batch.len());
+        while results.last().is_none_or(Result::is_ok)
+            && let Some(next) = batch.get(results.len())
+        {
+            let left = deadline.saturating_duration_since(Instant::now());
+            results.push(self.publish(next, left).await);
+        }
+        results.resize_with(batch.len(), || Err(PublishError::behind()));
+        results
     }
 
     async fn lost(&self) -> String {

@@ -29,7 +29,8 @@ impl Active {
                 if settled.refused {
                     slot.feed.on_refused(settled.seq, REFUSED, now);
                 } else {
-                    slot.feed.on_settled(settled.seq, settled.done, now);
+                    let Settled { seq, done, new, .. } = *settled;
+                    slot.feed.on_settled(seq, done, new, now);
                     if let Some(origin) = slot.feed.take_again(settled.seq) {
                         slot.fetches.push_back((vec![settled.seq], origin));
                     }

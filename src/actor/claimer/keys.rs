@@ -60,8 +60,10 @@ pub struct KeyState {
     pub flow: Flow,
     /// Failures in a row that charged nothing, for the head.
     pub strikes: Strikes,
-    /// The head may have been stored by an earlier hand-over whose answer was lost.
+    /// Events up to here may have been stored by hand-overs whose answers were lost.
     pub repeat: Option<i64>,
+    /// The sink took one of its events as new, so those behind it were not stored by an earlier incarnation.
+    pub certain: bool,
     /// A row below a read under way that this read does not bring.
     pub late: Option<i64>,
     /// Its sequencer was told to send nothing more: nothing goes to it until all of it is back.
@@ -117,6 +119,7 @@ impl KeyState {
             flow: Flow::Forward,
             strikes: Strikes::default(),
             repeat: None,
+            certain: false,
             late: None,
             halted: false,
             idle_since: now,

@@ -42,6 +42,8 @@ pub enum Decision {
     Offer {
         /// It may have been stored.
         repeat: bool,
+        /// The publisher may be away.
+        pause: bool,
     },
     /// The key waits, nothing is charged.
     Wait {
@@ -82,7 +84,7 @@ impl Decision {
     /// The hand-over that led here may have been taken, and its answer is lost.
     pub fn leaves_unknown(&self) -> bool {
         match self {
-            Self::Offer { repeat } | Self::Wait { repeat, .. } | Self::Retry { repeat, .. } => {
+            Self::Offer { repeat, .. } | Self::Wait { repeat, .. } | Self::Retry { repeat, .. } => {
                 *repeat
             }
             Self::Published(_) | Self::Discard { .. } => false,
@@ -110,20 +112,21 @@ pub struct Context<'a> {
 pub fn decide(reply: Reply, context: &Context<'_>) -> Decision {
     let error = match reply {
         Reply::Answered(Ok(receipt)) => return Decision::Published(receipt),
-        Reply::NotSent => return Decision::Offer { repeat: false },
-        Reply::Lost => return Decision::Offer { repeat: true },
+        Reply::NotSent => return offer(false, true),
+        Reply::Lost => return offer(true, true),
         Reply::Answered(Err(error)) => error,
     };
     match error.kind {
         PublishErrorKind::Unavailable {
             connection_lost: true,
-        } => Decision::Offer { repeat: true },
+        } => offer(true, true),
         PublishErrorKind::Unavailable {
             connection_lost: false,
         } => uncharged(error.message, false, context, UNCHARGED_BASE, UNCHARGED_MAX),
         PublishErrorKind::Unknown => {
             uncharged(error.message, true, context, UNKNOWN_BASE, UNKNOWN_MAX)
         }
+        PublishErrorKind::Behind => offer(false, false),
         PublishErrorKind::Retryable => charged(error.message, false, context),
         PublishErrorKind::Rejected { code } => Decision::Discard {
             reason: DiscardReason::Permanent,
@@ -132,6 +135,10 @@ pub fn decide(reply: Reply, context: &Context<'_>) -> Decision {
             error: error.message,
         },
     }
+}
+
+fn offer(repeat: bool, pause: bool) -> Decision {
+    Decision::Offer { repeat, pause }
 }
 
 fn uncharged(
@@ -216,7 +223,7 @@ mod tests {
                 failed(PublishError::connection_lost("reset")),
                 &context(0, strikes, true),
             );
-            assert_eq!(answer, Decision::Offer { repeat: true });
+            assert_eq!(answer, offer(true, true));
         }
     }
 

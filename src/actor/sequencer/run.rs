@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::actor::claimer::feed::action::Work;
 
-/// How many events may be out at once.
+/// Does anything wait for anything?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// One at a time, by seq.
+    /// Events of a key: by seq.
     Kept,
-    /// All at once: events without a key.
+    /// Events without a key: all at once.
     None,
 }
 
@@ -19,10 +19,25 @@ pub struct Run {
     order: Order,
     waiting: BTreeMap<i64, Work>,
     out: BTreeMap<i64, Work>,
+    /// What is out wants to be alone.
+    out_alone: bool,
     /// Discards that are not committed yet: with order kept, nothing follows them before.
     closing: BTreeSet<i64>,
     last_sent: i64,
+    /// The sink had to store an event that may have been stored before, so it has none of those behind it.
+    certain: bool,
+    /// One failed: nothing goes out before everything is back.
+    stopped: bool,
     halted: bool,
+}
+
+/// An event that may go out.
+#[derive(Debug)]
+pub struct Next {
+    /// The event.
+    pub work: Work,
+    /// Nothing else of its key is out, nor will be before it is answered.
+    pub alone: bool,
 }
 
 impl Run {
@@ -32,8 +47,11 @@ impl Run {
             order,
             waiting: BTreeMap::new(),
             out: BTreeMap::new(),
+            out_alone: false,
             closing: BTreeSet::new(),
             last_sent: floor,
+            certain: false,
+            stopped: false,
             halted: false,
         }
     }
@@ -54,17 +72,35 @@ impl Run {
         inversions
     }
 
-    /// The next event that may go out, now counted as out.
-    pub fn take_next(&mut self) -> Option<Work> {
-        let blocked =
-            self.order == Order::Kept && !(self.out.is_empty() && self.closing.is_empty());
-        if self.halted || blocked {
+    /// The next event that may go out, now counted as out. `together`: the sink keeps those in order that are
+    /// out at the same time.
+    pub fn take_next(&mut self, together: bool) -> Option<Next> {
+        if self.halted || self.stopped {
             return None;
+        }
+        let alone = self.wants_to_be_alone(self.waiting.first_key_value()?.1);
+        if self.order == Order::Kept {
+            let crowded = alone || self.out_alone || !together;
+            if !self.closing.is_empty() || (crowded && !self.out.is_empty()) {
+                return None;
+            }
+            self.out_alone = alone;
         }
         let (seq, work) = self.waiting.pop_first()?;
         self.last_sent = self.last_sent.max(seq);
         self.out.insert(seq, work.clone());
-        Some(work)
+        Some(Next { work, alone })
+    }
+
+    /// An event that failed before, or may be stored already, wants an answer of its own.
+    fn wants_to_be_alone(&self, work: &Work) -> bool {
+        let in_doubt = work.may_be_repeat && !self.certain;
+        in_doubt || work.attempts > 0 || work.strikes.count > 0 || work.skip.is_some()
+    }
+
+    /// The sink stored an event that was in doubt, and did not know it.
+    pub fn was_new(&mut self) {
+        self.certain = self.order == Order::Kept;
     }
 
     /// Takes an event that was answered out of the ones that are out.
@@ -72,9 +108,38 @@ impl Run {
         self.out.remove(&seq)
     }
 
-    /// Puts an event back in front, to be offered again.
+    /// Nothing is out.
+    pub fn is_back(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// One failed: sends nothing more before [`Run::go_on`].
+    pub fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// One has failed, and others are out still.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Everything is back.
+    pub fn go_on(&mut self) {
+        self.stopped = false;
+    }
+
+    /// Puts an event back in its place, to be offered again.
     pub fn again(&mut self, work: Work) {
+        // What follows may have been stored as well as this one.
+        self.certain &= !work.may_be_repeat;
         self.waiting.insert(work.event.seq, work);
+    }
+
+    /// The highest seq that waits and may be stored already.
+    pub fn in_doubt(&self) -> Option<i64> {
+        let mut waiting = self.waiting.values().rev();
+        let last = waiting.find(|work| work.may_be_repeat)?;
+        Some(last.event.seq)
     }
 
     /// A discard is on its way to the database.
@@ -103,6 +168,8 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use std::sync::Arc;
 
     use super::*;
@@ -137,7 +204,11 @@ mod tests {
     }
 
     fn seqs(run: &mut Run) -> Vec<i64> {
-        std::iter::from_fn(|| run.take_next().map(|work| work.event.seq)).collect()
+        seqs_of(run, false)
+    }
+
+    fn seqs_of(run: &mut Run, together: bool) -> Vec<i64> {
+        std::iter::from_fn(|| run.take_next(together).map(|next| next.work.event.seq)).collect()
     }
 
     #[test]
@@ -157,7 +228,7 @@ mod tests {
         assert_eq!(seqs(&mut run), [1]);
         run.answered(1);
         run.closing(1);
-        assert!(run.take_next().is_none());
+        assert!(run.take_next(true).is_none());
         run.closed(1);
         assert_eq!(seqs(&mut run), [2]);
     }
@@ -197,9 +268,71 @@ mod tests {
     fn halting_returns_what_was_not_sent() {
         let mut run = Run::new(Order::Kept, i64::MIN);
         run.push(vec![work(1), work(2), work(3)]);
-        run.take_next();
+        run.take_next(false);
         assert_eq!(run.halt(), [2, 3]);
-        assert!(run.take_next().is_none());
+        assert!(run.take_next(true).is_none());
         assert!(run.answered(1).is_some());
+    }
+
+    #[test]
+    fn together_where_the_sink_keeps_order_and_none_in_doubt_among_them() {
+        let mut run = Run::new(Order::Kept, i64::MIN);
+        let failed = Work {
+            attempts: 1,
+            ..work(3)
+        };
+        run.push(vec![work(1), work(2), failed, work(4), work(5)]);
+        assert_eq!(seqs_of(&mut run, true), [1, 2]);
+        run.answered(1);
+        assert!(run.take_next(true).is_none(), "2 is out");
+        run.answered(2);
+        assert_eq!(seqs_of(&mut run, true), [3]);
+        run.answered(3);
+        assert_eq!(seqs_of(&mut run, true), [4, 5]);
+    }
+
+    #[test]
+    fn doubt_ends_with_the_first_that_was_new() {
+        let mut run = Run::new(Order::Kept, i64::MIN);
+        let doubtful = |seq| Work {
+            may_be_repeat: true,
+            ..work(seq)
+        };
+        run.push((1..=6).map(doubtful).collect());
+        assert_eq!(seqs_of(&mut run, true), [1]);
+        run.answered(1);
+        assert_eq!(seqs_of(&mut run, true), [2], "1 was stored before");
+        run.answered(2);
+        run.was_new();
+        assert_eq!(seqs_of(&mut run, true), [3, 4, 5, 6]);
+        // A lost answer casts new doubt.
+        for seq in [4, 3] {
+            run.answered(seq);
+            run.again(doubtful(seq));
+        }
+        for seq in [5, 6] {
+            run.answered(seq);
+        }
+        assert_eq!(run.in_doubt(), Some(4));
+        assert_eq!(seqs_of(&mut run, true), [3]);
+    }
+
+    #[test]
+    fn nothing_goes_out_between_a_failure_and_the_return_of_the_rest() {
+        let mut run = Run::new(Order::Kept, i64::MIN);
+        run.push((1..=3).map(work).collect());
+        assert_eq!(seqs_of(&mut run, true), [1, 2, 3]);
+        let first = run.answered(1).unwrap();
+        run.stop();
+        run.again(first);
+        run.push(vec![work(4)]);
+        assert!(run.take_next(true).is_none());
+        for seq in [2, 3] {
+            let behind = run.answered(seq).unwrap();
+            run.again(behind);
+        }
+        assert!(run.is_back());
+        run.go_on();
+        assert_eq!(seqs_of(&mut run, true), [1, 2, 3, 4]);
     }
 }

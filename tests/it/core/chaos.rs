@@ -121,17 +121,18 @@ impl Run {
         let faults: Vec<Faults> = (0..=u64::from(dice.chance(30)))
             .map(|_| Faults::default())
             .collect();
+        let world = Arc::new(World::new(&self.source, length));
+        for (index, (name, sink)) in SINKS.iter().zip(&self.sinks).enumerate() {
+            let bad = *dice.pick(&[0, 3, 10, 25]).unwrap();
+            world::choose_lanes(&mut Dice::new(self.seed, 60 + index as u64), sink);
+            let own = Dice::new(self.seed, 10 + index as u64);
+            sink.on(world::script(name, &world, own, bad));
+        }
         let mut relays = Vec::new();
         for faults in &faults {
             relays.push(self.relay(&mut dice, faults).await);
         }
         let relays = Arc::new(relays);
-        let world = Arc::new(World::new(&self.source, length));
-        for (index, (name, sink)) in SINKS.iter().zip(&self.sinks).enumerate() {
-            let bad = *dice.pick(&[0, 3, 10, 25]).unwrap();
-            let own = Dice::new(self.seed, 10 + index as u64);
-            sink.on(world::script(name, &world, own, bad));
-        }
         let mut tasks = JoinSet::new();
         let busy = dice.below(90);
         for writer in 0..6 {

@@ -111,8 +111,8 @@ pub struct Park {
     pub settling: bool,
     /// Uncharged failures of the head.
     pub strikes: Strikes,
-    /// The head may have been stored.
-    pub repeat: bool,
+    /// Events up to here may have been stored.
+    pub repeat: Option<i64>,
     /// Events behind the head that come back unsent (the head too unless it is settling).
     pub returned: Vec<i64>,
 }

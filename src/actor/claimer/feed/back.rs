@@ -11,8 +11,9 @@ use crate::actor::claimer::parked::Parked;
 const RETURNED: u64 = 250;
 
 impl Feed {
-    /// An outcome was committed; `done` when the row will not come back for this sink.
-    pub fn on_settled(&mut self, seq: i64, done: bool, now: u64) {
+    /// An outcome was committed; `done` when the row will not come back for this sink, `new` when the sink had to
+    /// store it.
+    pub fn on_settled(&mut self, seq: i64, done: bool, new: bool, now: u64) {
         let Some((key, weight)) = self.outstanding.remove(&seq) else {
             return;
         };
@@ -30,9 +31,10 @@ impl Feed {
         };
         if let Some(state) = self.keys.get_mut(&key) {
             state.settled(now);
+            state.certain |= new;
             if done {
                 state.strikes = Strikes::default();
-                state.repeat = None;
+                state.repeat.take_if(|last| *last <= seq);
             }
         }
         self.note_drained(&key);
@@ -92,7 +94,7 @@ impl Feed {
                     .entry(Arc::clone(&name))
                     .or_insert_with(|| KeyState::new(now));
                 state.strikes = park.strikes;
-                state.repeat = park.repeat.then_some(park.head);
+                state.repeat = state.repeat.max(park.repeat);
                 let from = match &state.flow {
                     Flow::Behind { from, .. } => park.head.min(*from),
                     Flow::Forward => park.head,
@@ -107,7 +109,7 @@ impl Feed {
                 self.recalled.remove(seq);
                 let mut state = KeyState::new(now);
                 state.strikes = park.strikes;
-                state.repeat = park.repeat.then_some(park.head);
+                state.repeat = park.repeat;
                 // Its settlement may have overtaken this word.
                 if park.settling && self.outstanding.contains_key(seq) {
                     state.handed(*seq);
@@ -126,7 +128,7 @@ impl Feed {
                 pause,
                 settling: false,
                 strikes: Strikes::default(),
-                repeat: true,
+                repeat: Some(seq),
                 returned: Vec::new(),
             },
             now,
@@ -176,7 +178,7 @@ impl Feed {
         state.halted = false;
         state.held_max = i64::MIN;
         if let Some(lowest) = lost.iter().min() {
-            state.repeat = Some(*lowest);
+            state.repeat = state.repeat.max(lost.iter().max().copied());
             let from = match &state.flow {
                 Flow::Behind { from, .. } => (*from).min(*lowest),
                 Flow::Forward => *lowest,
@@ -254,7 +256,7 @@ impl Feed {
         let Some(key) = self.outstanding.get(&seq).map(|(key, _)| key.clone()) else {
             return;
         };
-        self.on_settled(seq, false, now);
+        self.on_settled(seq, false, false, now);
         self.on_park(
             Park {
                 key: OrderKey::of(key.as_ref(), seq),
@@ -262,7 +264,7 @@ impl Feed {
                 pause,
                 settling: false,
                 strikes: Strikes::default(),
-                repeat: true,
+                repeat: Some(seq),
                 returned: Vec::new(),
             },
             now,

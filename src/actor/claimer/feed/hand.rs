@@ -40,9 +40,12 @@ impl Feed {
             .keys
             .entry(Arc::clone(&key))
             .or_insert_with(|| KeyState::new(0));
+        if state.certain {
+            work.may_be_repeat = work.attempts > 0;
+        }
+        work.may_be_repeat |= state.repeat.is_some_and(|last| seq <= last);
         if state.held == 0 {
             work.strikes = state.strikes;
-            work.may_be_repeat |= state.repeat == Some(seq);
         }
         state.handed(seq);
         self.outstanding

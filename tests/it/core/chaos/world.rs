@@ -12,7 +12,7 @@ use outboxd::actor::restart::Role;
 use outboxd::lease::Lease;
 use outboxd::relay::Relay;
 use outboxd::sink::memory::{Answer, Memory as MemorySink};
-use outboxd::sink::{Delivery, PublishError};
+use outboxd::sink::{Delivery, Lanes, PublishError};
 use outboxd::source::admin::{Admin, DiscardedFilter, Operator};
 use outboxd::source::memory::Memory as MemorySource;
 use outboxd::source::{INLINE_LIMIT, Source, SourceErrorKind};
@@ -224,10 +224,21 @@ pub async fn operate(world: Arc<World>, mut dice: Dice) {
     }
 }
 
+/// With its next session the sink keeps order by itself, or not.
+pub fn choose_lanes(dice: &mut Dice, sink: &MemorySink) {
+    let lanes = Lanes {
+        count: *dice.pick(&[1, 2, 5]).unwrap(),
+        events: *dice.pick(&[2, 7, 100]).unwrap(),
+        bytes: *dice.pick(&[500, 1 << 20]).unwrap(),
+    };
+    sink.keep_order(dice.chance(70).then_some(lanes));
+}
+
 /// A sink is away for a while, or loses its connections.
 pub async fn interrupt(world: Arc<World>, mut dice: Dice, sink: MemorySink) {
     while !world.over() {
         pass(dice.ms(900)).await;
+        choose_lanes(&mut dice, &sink);
         if dice.chance(50) {
             sink.lose_sessions();
         } else {

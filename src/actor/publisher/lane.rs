@@ -1,0 +1,163 @@
+//! Lanes: events gather while the batch before them is under way, and go together.
+//!
+//! ```text
+//!   lane = hash of the key      queue ──batch──> session.publish_batch ──> answers
+//!                                 ^                                          │
+//!                                 └────────────── free ──────────────────────┘
+//! ```
+//!
+//! A lane has one batch under way, so that nothing of a key is sent before the fate of what was sent before it is
+//! known; and the busier the sink, the larger the batches.
+
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+
+use super::Message;
+use super::hand_over::HandOver;
+use super::shared::Shared;
+use super::single::{OVERTIME, OVER_TIME};
+use crate::actor::sequencer::decide::Reply;
+use crate::sink::{self, Delivery, PublishError, PublishErrorKind, Receipt, Session};
+
+/// The lanes of a session; none without one that keeps order.
+#[derive(Default)]
+pub(super) struct Lanes {
+    lanes: Vec<Lane>,
+    limits: sink::Lanes,
+}
+
+#[derive(Default)]
+struct Lane {
+    queue: VecDeque<HandOver>,
+    busy: bool,
+}
+
+impl Lanes {
+    pub(super) fn of(limits: Option<sink::Lanes>) -> Self {
+        let Some(limits) = limits else {
+            return Self::default();
+        };
+        let lanes = std::iter::repeat_with(Lane::default).take(limits.count.max(1));
+        Self {
+            lanes: lanes.collect(),
+            limits,
+        }
+    }
+
+    /// The session keeps order.
+    pub(super) fn are_there(&self) -> bool {
+        !self.lanes.is_empty()
+    }
+
+    /// Queues an event in the lane of its key, and tells which that is.
+    pub(super) fn push(&mut self, hand_over: HandOver) -> usize {
+        let lane = (hand_over.key % self.lanes.len().max(1) as u64) as usize;
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.queue.push_back(hand_over);
+        }
+        lane
+    }
+
+    /// The batch of this lane has ended.
+    pub(super) fn free(&mut self, lane: usize) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.busy = false;
+        }
+    }
+
+    /// What goes next, unless something is under way or nothing waits. What may not leave goes back.
+    pub(super) fn take_batch(&mut self, lane: usize) -> Option<Vec<HandOver>> {
+        let limits = self.limits;
+        let lane = self.lanes.get_mut(lane).filter(|lane| !lane.busy)?;
+        let mut batch = Vec::with_capacity(lane.queue.len().min(limits.events));
+        let mut bytes = 0;
+        while batch.len() < limits.events
+            && let Some(next) = lane.queue.front()
+        {
+            bytes += next.delivery.event.weight();
+            if bytes > limits.bytes && !batch.is_empty() {
+                break;
+            }
+            batch.extend(lane.queue.pop_front().filter(HandOver::may_leave));
+        }
+        lane.busy = !batch.is_empty();
+        lane.busy.then_some(batch)
+    }
+}
+
+impl Shared {
+    /// Hands a batch over, answers for each of its events in their order, and frees the lane.
+    pub(super) async fn publish_batch(
+        self: Arc<Self>,
+        session: Arc<dyn Session>,
+        generation: u64,
+        lane: usize,
+        mut batch: Vec<HandOver>,
+    ) {
+        let left = batch.iter().map(|one| one.ownership.time_left()).min();
+        let limit = self.arguments.timeout.min(left.unwrap_or_default());
+        for one in &mut batch {
+            one.permit.used();
+            one.answer.sent();
+        }
+        let deliveries: Vec<Delivery> = batch.iter().map(|one| one.delivery.clone()).collect();
+        let publish = AssertUnwindSafe(session.publish_batch(&deliveries, limit)).catch_unwind();
+        let results = match tokio::time::timeout(limit + OVERTIME, publish).await {
+            Ok(Ok(results)) => results,
+            // Nobody knows which of them it was: each goes alone next, and the one is charged then.
+            Ok(Err(_)) => all_unknown(batch.len(), "the sink panicked in the middle of a batch"),
+            Err(_) => all_unknown(batch.len(), &format!("no answer within {limit:?}")),
+        };
+        // What was acknowledged before the connection ended is known all the same.
+        let cut_off = results.iter().any(is_unknown) && session.lost().now_or_never().is_some();
+        if cut_off {
+            self.lose(generation, "the connection ended with a batch under way");
+        }
+        let over = batch.iter().any(|one| one.ownership.time_left().is_zero());
+        if over && results.iter().any(Result::is_err) {
+            self.lose(generation, OVER_TIME);
+        }
+        self.answer(generation, batch, results, cut_off);
+        let _ = self.myself.cast(Message::LaneFree(generation, lane));
+    }
+
+    fn answer(
+        &self,
+        generation: u64,
+        batch: Vec<HandOver>,
+        results: Vec<Result<Receipt, PublishError>>,
+        cut_off: bool,
+    ) {
+        let stored = results.iter().filter(|result| result.is_ok()).count();
+        if let (Some(one), true) = (batch.first(), stored > 0) {
+            self.take_signs_of_life(generation, one.key, stored as u64);
+        }
+        let missing = || Err(PublishError::unknown("the sink gave no answer for the event"));
+        let mut results = results.into_iter();
+        for one in batch {
+            let result = results.next().unwrap_or_else(missing);
+            if cut_off && is_unknown(&result) {
+                // That says nothing about the event: unanswered, it counts as lost on the way.
+                continue;
+            }
+            if result.is_err() {
+                self.take_sign(generation, one.key, &result);
+            }
+            drop(one.permit);
+            one.answer.give(Reply::Answered(result));
+        }
+    }
+}
+
+fn is_unknown(result: &Result<Receipt, PublishError>) -> bool {
+    matches!(result, Err(error) if error.kind == PublishErrorKind::Unknown)
+}
+
+fn all_unknown(count: usize, words: &str) -> Vec<Result<Receipt, PublishError>> {
+    (0..count)
+        .map(|_| Err(PublishError::unknown(words)))
+        .collect()
+}
