@@ -42,8 +42,15 @@ pub fn fnv1a64(bytes: &[u8]) -> u64 {
 pub struct Lease {
     /// Which slice of the keys.
     pub shard: u16,
-    /// Fences: grows with every acquisition of the shard.
+    /// Fences: grows by one with every acquisition of the shard, from 0 on.
     pub token: i64,
+}
+
+impl Lease {
+    /// Nobody held the shard before.
+    pub fn is_first(&self) -> bool {
+        self.token == 1
+    }
 }
 
 /// What a claimer incarnation owns, shared with everyone who acts in its name.

@@ -188,6 +188,14 @@ impl PublishError {
         }
     }
 
+    /// Is the whole session gone?
+    pub fn is_connection_lost(&self) -> bool {
+        let gone = PublishErrorKind::Unavailable {
+            connection_lost: true,
+        };
+        self.kind == gone
+    }
+
     /// This event failed, later it may not.
     pub fn retryable(message: impl Into<String>) -> Self {
         Self {

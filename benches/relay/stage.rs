@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::stream::{Config, Stream};
+use async_nats::jetstream::stream::Stream;
 use outboxd::relay::{DatabaseOptions, Options, SinkOptions};
 use outboxd::retry::Policy;
 use outboxd::route::{Route, Routes};
@@ -111,12 +111,10 @@ impl Stage {
     pub async fn stream(&self) -> Stream {
         let jetstream = self.nats.jetstream().await;
         let _ = jetstream.delete_stream("EVENTS").await;
-        let config = Config {
-            name: "EVENTS".to_owned(),
-            subjects: vec!["events.>".to_owned()],
-            ..Config::default()
-        };
-        jetstream.create_stream(config).await.unwrap()
+        let config = serde_json::json!({
+            "name": "EVENTS", "subjects": ["events.>"], "allow_batched": true, "allow_atomic": true,
+        });
+        self.nats.create_stream(config).await
     }
 
     /// The sink that fills the stream.

@@ -301,6 +301,8 @@ fn nats_options(
         subject: sink.subject.clone(),
         mode: match sink.mode {
             Mode::Auto => nats::Mode::Auto,
+            Mode::Lane => nats::Mode::Lane,
+            Mode::Atomic => nats::Mode::Atomic,
             Mode::Single => nats::Mode::Single,
         },
         repeats_within: relay::repeats_within(config.lease.ttl.0, sink.publish_timeout.0),

@@ -47,9 +47,10 @@ pub struct Sink {
     /// nats: subject, with `{kind}`, `{source}`, `{ordering_key}`, `{headers.NAME}` filled in. Default:
     /// `events.{kind}`.
     pub subject: String,
-    /// nats: how order is kept: `auto` (what the server and the stream allow) or `single` (one event of a
-    /// key in flight). Default: `auto`.
-    #[serde(deserialize_with = "mode")]
+    /// nats: how order is kept: `auto` (what the stream allows), `lane` (many events of a key in flight; the stream
+    /// needs `allow_batched`, nats-server 2.14), `atomic` (long runs as atomic batches; `allow_atomic`, nats-server
+    /// 2.12) or `single` (one event of a key in flight). Default: `auto`.
+    #[serde(deserialize_with = "value::word")]
     pub mode: Mode,
     /// file: the file that JSON lines are appended to. No default.
     pub path: Option<PathBuf>,
@@ -162,22 +163,13 @@ pub enum Envelope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// What the server and the stream allow.
+    /// What the stream allows.
     #[default]
     Auto,
+    /// Ordered lanes: batches that are stored in order and without a hole.
+    Lane,
+    /// Atomic batches for long runs.
+    Atomic,
     /// One event of a key in flight.
     Single,
-}
-
-/// Reads the mode, and tells modes that are planned from words that mean nothing.
-fn mode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
-    let text = value::word::<D, String>(deserializer)?;
-    if matches!(text.as_str(), "lane" | "atomic") {
-        return Err(serde::de::Error::custom(format!(
-            "mode `{text}` is not in this version; use `auto` or `single`"
-        )));
-    }
-    let words: serde::de::value::StrDeserializer<'_, D::Error> =
-        serde::de::IntoDeserializer::into_deserializer(text.as_str());
-    Mode::deserialize(words)
 }

@@ -181,12 +181,7 @@ impl Session for Lines {
         let (answer, answered) = oneshot::channel();
         let line = line(delivery)?;
         self.hand_over(Waiting { line, answer })?;
-        answer_by(
-            tokio::time::Instant::now() + timeout,
-            timeout,
-            answered,
-        )
-        .await
+        answer_by(tokio::time::Instant::now() + timeout, timeout, answered).await
     }
 
     /// Lines are written in the order of their events, and a group that is not written ends the session.

@@ -22,13 +22,17 @@ use super::{Session, Sink, SinkError};
 use crate::envelope::Template;
 
 mod answer;
+mod atomic;
+mod fast;
 mod inbox;
 mod link;
+mod order;
 mod session;
 mod stream;
 mod target;
 
 use link::Link;
+use order::Order;
 use session::NatsSession;
 use stream::Stream;
 use target::Target;
@@ -37,9 +41,13 @@ use target::Target;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// What the server and the stream allow.
+    /// What the stream allows: lanes, or else atomic batches, or else single events.
     #[default]
     Auto,
+    /// Ordered lanes: fast-ingest batches (stream with `allow_batched`, nats-server 2.14).
+    Lane,
+    /// Atomic batches for long runs (stream with `allow_atomic`, nats-server 2.12).
+    Atomic,
     /// One event in flight per key.
     Single,
 }
@@ -94,6 +102,7 @@ pub struct Nats {
     /// Subjects of the stream, when it is to be created.
     create_with: Option<String>,
     target: Target,
+    mode: Mode,
     repeats_within: Duration,
     /// What is doubtful about the stream has been said.
     warned: AtomicBool,
@@ -126,6 +135,7 @@ impl Nats {
             subject,
             create_with,
             repeats_within: options.repeats_within,
+            mode: options.mode,
             target: Target::new(options.clone()).map_err(|error| of_sink(error.message))?,
             warned: AtomicBool::new(false),
         })
@@ -218,10 +228,14 @@ impl Sink for Nats {
         let link = Link::open(&self.target, &self.name).await?;
         let stream = self.stream(&link).await?;
         self.report(&stream, link.client().max_payload());
+        let order = Order::of(self.mode, &stream.config);
+        let last_place = stream.last_place();
         Ok(Arc::new(NatsSession::new(
             link,
             stream.config,
             self.subject.clone(),
+            order,
+            last_place,
         )))
     }
 

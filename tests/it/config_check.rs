@@ -119,12 +119,8 @@ fn single_rules_of_sections() {
         (with("lease", "shards = 1025"), "from 1 to 1024"),
         (with("lease", "shards = 70000"), "whole number"),
         (
-            with("sinks.events", "mode = \"lane\""),
-            "mode `lane` is not in this version",
-        ),
-        (
             with("sinks.events", "mode = \"fast\""),
-            "expected `auto` or `single`",
+            "expected one of `auto`, `lane`, `atomic`, `single`",
         ),
         (
             with("sinks.events", "envelope = \"cloudevents\""),

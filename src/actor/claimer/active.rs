@@ -146,7 +146,7 @@ impl Active {
                     Arc::clone(sink),
                     env.routes.clone(),
                     limits,
-                    start.renewed.last_seq,
+                    start.repeat_below(),
                 ),
                 context: Arc::new(FeedContext {
                     database: Arc::clone(&env.database),

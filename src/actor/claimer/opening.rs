@@ -46,6 +46,16 @@ pub struct Start {
     pub renewed: Renewed,
 }
 
+impl Start {
+    /// Rows up to here may have been handed over by an owner before this one.
+    pub fn repeat_below(&self) -> i64 {
+        match self.leases.iter().all(Lease::is_first) {
+            true => i64::MIN,
+            false => self.renewed.last_seq,
+        }
+    }
+}
+
 /// What renews the leases, and asks with that whether the database's history is still the same.
 pub struct Renewer {
     soon: Arc<Notify>,

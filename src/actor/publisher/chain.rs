@@ -21,9 +21,9 @@ impl Chain {
     /// May one more be sent through the session of this `generation`? Beside others of its key only with
     /// `together`, when that session keeps them in order. Counts it as out.
     pub fn accept(&self, generation: u64, together: bool) -> bool {
-        let first = self
-            .generation
-            .compare_exchange(0, generation, Ordering::AcqRel, Ordering::Acquire);
+        let first =
+            self.generation
+                .compare_exchange(0, generation, Ordering::AcqRel, Ordering::Acquire);
         // What an earlier session has not answered yet may still come before or after.
         let same = first.map_or_else(|of| of == generation, |_| true);
         let crowded = !together && self.out.load(Ordering::Acquire) > 0;

@@ -60,11 +60,7 @@ pub struct Answer {
 
 impl Answer {
     /// The duty to answer for `seq`.
-    pub fn new(
-        to: ActorRef<sequencer::Message>,
-        seq: i64,
-        chain: Option<Arc<Chain>>,
-    ) -> Self {
+    pub fn new(to: ActorRef<sequencer::Message>, seq: i64, chain: Option<Arc<Chain>>) -> Self {
         Self {
             to,
             seq,

@@ -18,7 +18,7 @@ use futures_util::FutureExt;
 use super::Message;
 use super::hand_over::HandOver;
 use super::shared::Shared;
-use super::single::{OVERTIME, OVER_TIME};
+use super::single::{OVER_TIME, OVERTIME};
 use crate::actor::sequencer::decide::Reply;
 use crate::sink::{self, Delivery, PublishError, PublishErrorKind, Receipt, Session};
 
@@ -135,7 +135,11 @@ impl Shared {
         if let (Some(one), true) = (batch.first(), stored > 0) {
             self.take_signs_of_life(generation, one.key, stored as u64);
         }
-        let missing = || Err(PublishError::unknown("the sink gave no answer for the event"));
+        let missing = || {
+            Err(PublishError::unknown(
+                "the sink gave no answer for the event",
+            ))
+        };
         let mut results = results.into_iter();
         for one in batch {
             let result = results.next().unwrap_or_else(missing);

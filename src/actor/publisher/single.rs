@@ -78,8 +78,7 @@ impl Shared {
 }
 
 /// Whatever the client still has buffered must not leave under a lease that may be another's.
-pub(super) const OVER_TIME: &str =
-    "a hand-over was still open when the lease's time was over";
+pub(super) const OVER_TIME: &str = "a hand-over was still open when the lease's time was over";
 
 fn unanswered(result: &Result<Receipt, PublishError>) -> bool {
     matches!(result, Err(error) if error.kind == PublishErrorKind::Unknown)

@@ -117,19 +117,30 @@ impl State {
                 code,
                 attempts,
                 error,
-            } => self.discard(&work, reason, code, attempts, error),
+            } => {
+                self.discard(&work, reason, code, attempts, error);
+                if self.run.is_halted() {
+                    let returned = self.run.halt();
+                    self.give_back(returned);
+                }
+            }
         }
     }
 
     fn offer_again(&mut self, work: Work, recalled: bool, pause: bool) {
         let seq = work.event.seq;
-        let in_doubt = work.may_be_repeat || self.run.in_doubt().is_some();
         if recalled || self.run.is_halted() {
+            let in_doubt =
+                work.may_be_repeat || self.key.is_some() && self.run.in_doubt().is_some();
             if in_doubt {
                 // Whoever reads it again has to know.
                 return self.park(seq, Duration::ZERO, work.strikes, work.may_be_repeat, false);
             }
-            let mut returned = self.run.halt();
+            // What waits of a key came back with it.
+            let mut returned = match &self.key {
+                Some(_) => self.run.halt(),
+                None => Vec::new(),
+            };
             returned.push(seq);
             return self.give_back(returned);
         }
@@ -155,9 +166,9 @@ impl State {
         repeat: bool,
         settling: bool,
     ) {
-        let in_doubt = self.run.in_doubt();
-        let mut returned = Vec::new();
+        let (mut returned, mut in_doubt) = (Vec::new(), None);
         if self.key.is_some() {
+            in_doubt = self.run.in_doubt();
             returned = self.run.halt();
         }
         if !settling {

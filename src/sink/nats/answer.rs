@@ -49,6 +49,21 @@ impl Ack {
             .filter(|ack: &Self| ack.stream.is_some() || ack.error.is_some())
     }
 
+    /// What was refused.
+    pub(super) fn error(&self) -> Option<&ApiError> {
+        self.error.as_ref()
+    }
+
+    /// Place in the stream; 0: none.
+    pub(super) fn place(&self) -> u64 {
+        self.seq
+    }
+
+    /// The stream had it already.
+    pub(super) fn is_duplicate(&self) -> bool {
+        self.duplicate
+    }
+
     /// What it means for an event that should be in `expected`.
     pub(super) fn judge(self, expected: &str, subject: &str) -> Result<Receipt, PublishError> {
         if let Some(error) = self.error {
@@ -76,7 +91,8 @@ impl Ack {
     }
 }
 
-fn refused(error: &ApiError, stream: &str, subject: &str) -> PublishError {
+/// What a refusal means for the event on this subject.
+pub(super) fn refused(error: &ApiError, stream: &str, subject: &str) -> PublishError {
     match error.err_code {
         // Message size exceeds maximum allowed; header size exceeds maximum allowed of 64k.
         10_054 | 10_097 => PublishError::rejected(

@@ -1,7 +1,8 @@
 //! Who waits for which answer on one connection.
 //!
-//! A session has one inbox with a wildcard; each question gets a number in it as reply subject. An entry goes when
-//! its answer comes, when whoever asked stops waiting, and when the connection is lost, so nothing leaks.
+//! A session has one inbox with a wildcard; each question gets a number in it as reply subject, and each batch a
+//! name, below which its messages have theirs. An entry goes when its answer comes, when whoever asked stops waiting, and
+//! when the connection is lost, so nothing leaks.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -10,13 +11,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_nats::{Message, StatusCode, Subject};
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::answer::Ack;
+use super::fast::{
+    self,
+    word::{self, Word},
+};
 use crate::sink::lost::Lost;
 
 /// Subjects remembered as forbidden; beyond it the memory starts anew.
 const FORBIDDEN: usize = 1_024;
+
+/// Words that wait for a batch, at most: more than one for each of its messages.
+const WORDS: usize = 2 * fast::MESSAGES;
 
 /// An answer.
 #[derive(Debug)]
@@ -46,6 +54,8 @@ pub(super) struct Inbox {
     prefix: String,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiter>>,
+    /// Batches under way, by number.
+    batches: Mutex<HashMap<u64, mpsc::Sender<Word>>>,
     forbidden: Mutex<HashSet<String>>,
     pub(super) lost: Lost,
 }
@@ -66,6 +76,7 @@ impl Inbox {
             prefix,
             next: AtomicU64::new(0),
             waiting: Mutex::default(),
+            batches: Mutex::default(),
             forbidden: Mutex::default(),
             lost: Lost::new(),
         }
@@ -73,7 +84,27 @@ impl Inbox {
 
     /// The pattern to subscribe to.
     pub(super) fn pattern(&self) -> String {
-        format!("{}.*", self.prefix)
+        format!("{}.>", self.prefix)
+    }
+
+    /// Registers a batch before it begins.
+    ///
+    /// # Errors
+    /// The reason for which the connection was lost.
+    pub(super) fn begin_batch(self: &Arc<Self>) -> Result<Batch, String> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (said, words) = mpsc::channel(WORDS);
+        lock(&self.batches).insert(number, said);
+        let batch = Batch {
+            inbox: Arc::clone(self),
+            number,
+            words,
+        };
+        // Looked at after the entry is in, as for a question.
+        match self.lost.reason() {
+            Some(reason) => Err(reason),
+            None => Ok(batch),
+        }
     }
 
     /// Registers a question before it is sent.
@@ -109,6 +140,13 @@ impl Inbox {
 
     /// Passes an answer on to whoever waits for it.
     pub(super) fn answered(&self, message: Message) {
+        if let Some((number, word)) = word::read(&message) {
+            if let Some(batch) = lock(&self.batches).get(&number) {
+                // What does not fit is asked for again.
+                let _ = batch.try_send(word);
+            }
+            return;
+        }
         let Some(number) = number_of(&message.subject) else {
             return;
         };
@@ -150,6 +188,9 @@ impl Inbox {
         for (_, waiter) in refused {
             let _ = waiter.answer.send(Reply::Forbidden);
         }
+        for batch in lock(&self.batches).values() {
+            let _ = batch.try_send(Word::Forbidden);
+        }
     }
 
     /// Was `subject` forbidden, and nothing heard about it since?
@@ -168,6 +209,7 @@ impl Inbox {
     pub(super) fn lose(&self, reason: impl Into<String>) {
         self.lost.set(reason);
         self.waiting().clear();
+        lock(&self.batches).clear();
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiter>> {
@@ -182,6 +224,40 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn number_of(subject: &str) -> Option<u64> {
     subject.rsplit_once('.')?.1.parse().ok()
+}
+
+/// A batch that was registered; dropping it forgets it.
+#[derive(Debug)]
+pub(super) struct Batch {
+    inbox: Arc<Inbox>,
+    number: u64,
+    words: mpsc::Receiver<Word>,
+}
+
+impl Batch {
+    /// What the reply subjects of its messages begin with: the inbox and the batch's name, which no other batch has,
+    /// of whomever.
+    pub(super) fn address(&self) -> String {
+        let prefix = &self.inbox.prefix;
+        let unique = prefix.rsplit('.').next().unwrap_or_default();
+        format!("{prefix}.{unique}-{}", self.number)
+    }
+
+    /// The next word about it; `None` when the connection was lost. Cancel-safe.
+    pub(super) async fn word(&mut self) -> Option<Word> {
+        self.words.recv().await
+    }
+
+    /// A word that is there already.
+    pub(super) fn word_at_once(&mut self) -> Option<Word> {
+        self.words.try_recv().ok()
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        lock(&self.inbox.batches).remove(&self.number);
+    }
 }
 
 /// A question that was registered; dropping it forgets it.

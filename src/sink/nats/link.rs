@@ -151,6 +151,14 @@ impl Link {
         self.inbox.expect(subject, Question::Publish)
     }
 
+    /// Registers a message of which any answer counts.
+    ///
+    /// # Errors
+    /// The reason for which the connection was lost.
+    pub(super) fn expect_any(&self, subject: Subject) -> Result<Expected, String> {
+        self.inbox.expect(subject, Question::Request)
+    }
+
     /// Ends the connection and returns when nothing of it is left.
     pub(super) async fn close(&self, reason: &str) {
         self.inbox.lose(reason);

@@ -1,7 +1,8 @@
-//! One session: events out, acknowledgements in.
+//! One session: events out, acknowledgements in, one by one or in batches as the stream allows.
 
 use std::borrow::Cow;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
@@ -11,9 +12,12 @@ use tokio::time::Instant;
 
 use super::inbox::{Expected, Reply};
 use super::link::Link;
+use super::order::Order;
 use super::stream::Config;
 use crate::envelope::{self, Template, headers::Header};
-use crate::sink::{Delivery, PublishError, Receipt, Session};
+use crate::event::Event;
+use crate::sink::behind::Behind;
+use crate::sink::{Delivery, Lanes, PublishError, Receipt, Session};
 
 /// Largest header block a stream stores.
 const MAX_HEADER_BYTES: usize = u16::MAX as usize;
@@ -29,26 +33,63 @@ pub(super) struct NatsSession {
     link: Link,
     stream: Config,
     subject: Template,
+    /// How order is kept.
+    order: Order,
     /// Largest message the server takes, headers included; a larger one would close the connection.
     max_payload: usize,
+    /// The highest place in the stream that was heard of; 0: none.
+    last_place: AtomicU64,
 }
 
 /// A message that the server will not choke on.
-#[derive(Debug)]
-struct Message {
-    subject: Subject,
-    headers: HeaderMap,
-    payload: Bytes,
+#[derive(Debug, Clone)]
+pub(super) struct Message {
+    pub(super) subject: Subject,
+    pub(super) headers: HeaderMap,
+    pub(super) payload: Bytes,
 }
 
 impl NatsSession {
-    pub(super) fn new(link: Link, stream: Config, subject: Template) -> Self {
+    /// `last_place` is that of the stream, now.
+    pub(super) fn new(
+        link: Link,
+        stream: Config,
+        subject: Template,
+        order: Order,
+        last_place: u64,
+    ) -> Self {
         Self {
             max_payload: link.client().max_payload(),
             link,
             stream,
             subject,
+            order,
+            last_place: AtomicU64::new(last_place),
         }
+    }
+
+    /// How order is kept.
+    pub(super) fn order(&self) -> Order {
+        self.order
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The stream's name.
+    pub(super) fn stream(&self) -> &str {
+        &self.stream.name
+    }
+
+    /// The highest place in the stream that was heard of.
+    pub(super) fn last_place(&self) -> u64 {
+        self.last_place.load(Ordering::Acquire)
+    }
+
+    /// The stream has come to this place.
+    pub(super) fn saw_place(&self, place: u64) {
+        self.last_place.fetch_max(place, Ordering::AcqRel);
     }
 
     /// The message for a delivery, with everything checked that the server answers by closing the connection.
@@ -73,18 +114,26 @@ impl NatsSession {
     }
 
     /// Hands a message to the client. Until this returns `Ok` nothing of it was sent, and nothing will be.
-    async fn send(
+    pub(super) async fn send(
         &self,
         message: Message,
-        expected: &Expected,
+        reply_to: String,
         deadline: Instant,
     ) -> Result<(), PublishError> {
         let sending = self.link.client().publish_with_reply_and_headers(
             message.subject,
-            Subject::from(expected.reply_to()),
+            Subject::from(reply_to),
             message.headers,
             message.payload,
         );
+        self.taken_by(deadline, sending).await
+    }
+
+    async fn taken_by(
+        &self,
+        deadline: Instant,
+        sending: impl Future<Output = Result<(), async_nats::PublishError>>,
+    ) -> Result<(), PublishError> {
         match tokio::time::timeout_at(deadline, sending).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(match error.kind() {
@@ -104,13 +153,53 @@ impl NatsSession {
         }
     }
 
+    /// Hands a message to the client that nobody has to answer.
+    pub(super) async fn send_silently(
+        &self,
+        message: Message,
+        deadline: Instant,
+    ) -> Result<(), PublishError> {
+        let Message {
+            subject,
+            headers,
+            payload,
+        } = message;
+        let sending = self
+            .link
+            .client()
+            .publish_with_headers(subject, headers, payload);
+        self.taken_by(deadline, sending).await
+    }
+
+    /// Publishes one message and waits for its own acknowledgement.
+    pub(super) async fn publish_message(
+        &self,
+        message: Message,
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<Receipt, PublishError> {
+        let subject = message.subject.clone();
+        let mut expected = self
+            .link
+            .expect(subject.clone())
+            .map_err(PublishError::connection_lost)?;
+        self.send(message, expected.reply_to(), deadline).await?;
+        match tokio::time::timeout_at(deadline, expected.reply()).await {
+            Ok(Some(reply)) => self.judge(reply, &subject),
+            Ok(None) => Err(PublishError::unknown(self.why_lost())),
+            Err(_) => Err(self.no_answer(&subject, &expected, timeout)),
+        }
+    }
+
     fn judge(&self, reply: Reply, subject: &str) -> Result<Receipt, PublishError> {
         let stream = &self.stream.name;
         match reply {
-            Reply::Ack(ack) => ack.judge(stream, subject),
-            Reply::NoResponders => Err(PublishError::unavailable(format!(
-                "no stream takes subject {subject}: add it to stream {stream}, or the stream has no leader now"
-            ))),
+            Reply::Ack(ack) => {
+                let receipt = ack.judge(stream, subject)?;
+                self.saw_place(receipt.position.unwrap_or_default());
+                Ok(receipt)
+            }
+            Reply::NoResponders => Err(no_responders(stream, subject)),
             Reply::Forbidden => Err(forbidden(subject)),
             Reply::Body(_) => Err(PublishError::unknown("an answer to another question")),
         }
@@ -128,7 +217,7 @@ impl NatsSession {
         }
     }
 
-    fn why_lost(&self) -> String {
+    pub(super) fn why_lost(&self) -> String {
         let reason = self.link.inbox().lost.reason();
         reason.unwrap_or_else(|| "the connection was lost".to_owned())
     }
@@ -148,17 +237,46 @@ impl Session for NatsSession {
     ) -> Result<Receipt, PublishError> {
         let deadline = Instant::now() + timeout;
         let message = self.message(delivery)?;
-        let subject = message.subject.clone();
-        let mut expected = self
-            .link
-            .expect(subject.clone())
-            .map_err(PublishError::connection_lost)?;
-        self.send(message, &expected, deadline).await?;
-        match tokio::time::timeout_at(deadline, expected.reply()).await {
-            Ok(Some(reply)) => self.judge(reply, &subject),
-            Ok(None) => Err(PublishError::unknown(self.why_lost())),
-            Err(_) => Err(self.no_answer(&subject, &expected, timeout)),
+        self.publish_message(message, deadline, timeout).await
+    }
+
+    fn lanes(&self) -> Option<Lanes> {
+        self.order.lanes()
+    }
+
+    fn mode(&self) -> &'static str {
+        self.order.as_str()
+    }
+
+    /// Dropping the future leaves the outcome of what was sent unknown.
+    async fn publish_batch(
+        &self,
+        batch: &[Delivery],
+        timeout: Duration,
+    ) -> Vec<Result<Receipt, PublishError>> {
+        let mut behind = Behind::default();
+        let mut results: Vec<Option<Result<Receipt, PublishError>>> = Vec::new();
+        let mut events: Vec<&Event> = Vec::with_capacity(batch.len());
+        let mut messages = Vec::with_capacity(batch.len());
+        for delivery in batch {
+            match behind.unless(&delivery.event, || self.message(delivery)) {
+                Ok(message) => {
+                    events.push(&delivery.event);
+                    messages.push(message);
+                    results.push(None);
+                }
+                Err(error) => results.push(Some(Err(error))),
+            }
         }
+        let mut answers = self
+            .publish_in_order(&events, messages, timeout)
+            .await
+            .into_iter();
+        let missing = || Err(PublishError::unknown("no answer"));
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(|| answers.next().unwrap_or_else(missing)))
+            .collect()
     }
 
     async fn lost(&self) -> String {
@@ -171,7 +289,15 @@ impl Session for NatsSession {
     }
 }
 
-fn forbidden(subject: &str) -> PublishError {
+/// No stream has the subject.
+pub(super) fn no_responders(stream: &str, subject: &str) -> PublishError {
+    PublishError::unavailable(format!(
+        "no stream takes subject {subject}: add it to stream {stream}, or the stream has no leader now"
+    ))
+}
+
+/// The server does not let this user publish to the subject.
+pub(super) fn forbidden(subject: &str) -> PublishError {
     PublishError::unavailable(format!(
         "this user may not publish to {subject}: allow it on the server"
     ))

@@ -55,6 +55,7 @@ pub(super) struct Config {
 #[serde(default)]
 struct State {
     consumer_count: u64,
+    last_seq: u64,
 }
 
 impl Config {
@@ -109,6 +110,11 @@ impl Stream {
                 .ok_or_else(|| refused(&format!("creating stream {name}"), &error)),
             Err(error) => Err(refused(&format!("creating stream {name}"), &error)),
         }
+    }
+
+    /// The place of the last message that it ever had, when it was looked at.
+    pub(super) fn last_place(&self) -> u64 {
+        self.state.last_seq
     }
 
     /// Can it be published to at all?

@@ -140,14 +140,13 @@ pub(super) fn says(url: &str) -> UrlSays {
 ///
 /// Every statement here is meant to walk an index, and a plan made while a table was empty or never
 /// analysed must not turn that into a scan of everything; nor may a plan be kept from such a time.
-const PLANNER: [(&str, &str); 7] = [
+const PLANNER: [(&str, &str); 6] = [
     ("enable_seqscan", "off"),
     // Neither of these stops at a limit.
     ("enable_bitmapscan", "off"),
     ("enable_sort", "off"),
     // Would walk all marks of a sink beside a few events.
     ("enable_mergejoin", "off"),
-    ("enable_hashjoin", "off"),
     ("plan_cache_mode", "force_custom_plan"),
     ("jit", "off"),
 ];

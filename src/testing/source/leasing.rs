@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
+use crate::lease::Lease;
 use crate::source::Heartbeat;
 
 pub(super) const CASES: &[Case] = list![
@@ -52,6 +53,7 @@ async fn what_is_released_is_free_at_once(outbox: &dyn Outbox) {
     let other = outbox.another().await;
     other.open().await.expect("open");
     let mine = acquire(&*source, Uuid::now_v7()).await;
+    assert!(mine.iter().all(Lease::is_first), "{mine:?}");
     assert!(acquire(&*other, Uuid::now_v7()).await.is_empty());
     source.release(&mine).await.expect("release");
     let theirs = acquire(&*other, Uuid::now_v7()).await;

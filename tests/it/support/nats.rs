@@ -115,6 +115,20 @@ impl Server {
         jetstream::new(self.client().await)
     }
 
+    /// Creates a stream with this configuration, as the server's API takes it.
+    pub async fn create_stream(&self, config: serde_json::Value) -> jetstream::stream::Stream {
+        let name = config["name"].as_str().unwrap().to_owned();
+        let api = format!("$JS.API.STREAM.CREATE.{name}");
+        let client = self.client().await;
+        let answer = client
+            .request(api, config.to_string().into())
+            .await
+            .unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert!(answer["error"].is_null(), "{answer}");
+        self.jetstream().await.get_stream(name).await.unwrap()
+    }
+
     /// Every message a stream holds at this moment, in its order. The stream is left as it is.
     pub async fn stored(&self, stream: &str) -> Vec<Stored> {
         let stream = self.jetstream().await.get_stream(stream).await.unwrap();
