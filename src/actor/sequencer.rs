@@ -76,8 +76,10 @@ pub enum Message {
         /// The answer.
         reply: Reply,
     },
-    /// The offer of this event has its permit and was made.
-    Offered(i64),
+    /// The offer of this number has its permit and was made.
+    Offered(u64),
+    /// Everything of the key that was out was stored.
+    Back,
     /// A discard was committed.
     Closed(i64),
     /// A discard was not written: the event is still there, or it is another's.
@@ -102,8 +104,14 @@ pub struct State {
     run: Run,
     /// What ties together the events of the key that are out.
     chain: Arc<Chain>,
-    /// The event of the key that waits for a permit: nothing is offered before it.
-    waits: Option<i64>,
+    /// How many were offered in the chain.
+    offered: u64,
+    /// How many of the chain's stored ones are taken out of the run.
+    heard: u64,
+    /// The event of the key that waits for a permit, and the number of its offer: nothing is offered before it.
+    waits: Option<(i64, u64)>,
+    /// Numbers offers, since one event may be offered again before a word about an earlier offer has arrived.
+    last_offer: u64,
     /// What failed first, by seq, while others are out still.
     failure: Option<Failure>,
     /// Offers that wait for a permit or an answer.
@@ -139,7 +147,10 @@ impl SequencerActor {
             hash: key.as_deref().map_or(0, |key| fnv1a64(key.as_bytes())),
             run: Run::new(order, floor),
             chain: Arc::default(),
+            offered: 0,
+            heard: 0,
             waits: None,
+            last_offer: 0,
             failure: None,
             offers: HashMap::new(),
             recalled: HashSet::new(),
@@ -155,6 +166,7 @@ impl SequencerActor {
         message: Message,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        state.reconcile();
         match message {
             Message::Deliver(work) => state.deliver(work),
             Message::Adopt { key, floor, work } => {
@@ -162,7 +174,8 @@ impl SequencerActor {
                 state.deliver(work);
             }
             Message::Answered { seq, reply } => state.answered(seq, reply),
-            Message::Offered(seq) => state.offered(seq),
+            Message::Offered(number) => state.offered(number),
+            Message::Back => state.offer_next(),
             Message::Closed(seq) => state.closed(seq),
             Message::Kept(seq) => state.kept(seq),
             Message::Halt => state.halt(),
@@ -179,7 +192,7 @@ impl State {
         self.place.rename(&key);
         self.hash = fnv1a64(key.as_bytes());
         self.run = Run::new(Order::Kept, floor);
-        self.chain = Arc::default();
+        self.begin_chain();
         self.waits = None;
         self.failure = None;
         self.offers.clear();
@@ -210,13 +223,29 @@ impl State {
     }
 
     fn offer_next(&mut self) {
-        while self.waits.is_none()
-            && let Some(next) = self
-                .run
-                .take_next(self.context.publisher.permits.keeps_order())
-        {
-            self.start(next, None);
+        loop {
+            while self.waits.is_none()
+                && let Some(next) = self
+                    .run
+                    .take_next(self.context.publisher.permits.keeps_order())
+            {
+                self.start(next, None);
+            }
+            if !self.run.waits_for_others() {
+                return;
+            }
+            self.chain.ask_for_news();
+            let heard = self.heard;
+            self.reconcile();
+            if heard == self.heard {
+                return;
+            }
         }
+    }
+
+    fn begin_chain(&mut self) {
+        self.chain = Arc::default();
+        (self.offered, self.heard) = (0, 0);
     }
 
     /// Offers an event, or sets it aside if an operator said so.
@@ -242,7 +271,7 @@ impl State {
         };
         self.offers.remove(&seq);
         let recalled = self.recalled.remove(&seq);
-        self.waits.take_if(|waiting| *waiting == seq);
+        self.waits.take_if(|(waiting, _)| *waiting == seq);
         let successes = self.context.publisher.permits.successes();
         let context = Context {
             policy: &work.route.retry,

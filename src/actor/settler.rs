@@ -74,8 +74,8 @@ pub struct Settled {
 
 /// Messages of a settler.
 pub enum Message {
-    /// Write this.
-    Settle(Item<Tell>),
+    /// Write these.
+    Settle(Vec<Item<Tell>>),
     /// Gathering is over, or the pause after an outage.
     Go,
     /// A transaction ended.
@@ -135,7 +135,7 @@ impl SettlerActor {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Message::Settle(item) => state.settle(item),
+            Message::Settle(items) => state.settle(items),
             Message::Go => state.go(),
             Message::Ended(batch, result) => state.ended(batch, result),
             Message::Flush(claimer, tag) => state.flush(claimer, tag),
@@ -145,9 +145,11 @@ impl SettlerActor {
 }
 
 impl State {
-    fn settle(&mut self, item: Item<Tell>) {
-        self.queue.push(item);
-        self.accepted += 1;
+    fn settle(&mut self, items: Vec<Item<Tell>>) {
+        self.accepted += items.len() as u64;
+        for item in items {
+            self.queue.push(item);
+        }
         if self.writing.is_none() && self.failures == 0 {
             self.write_soon();
         }

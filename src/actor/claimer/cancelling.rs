@@ -135,7 +135,7 @@ impl Active {
         // Without a settler this incarnation is about to end, and the next one begins with this.
         self.env
             .settler
-            .send(settler::Message::Settle(Item { outcome, tell }));
+            .send(settler::Message::Settle(vec![Item { outcome, tell }]));
     }
 }
 

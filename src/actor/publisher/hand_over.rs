@@ -6,17 +6,20 @@ use ractor::ActorRef;
 
 use super::chain::Chain;
 use crate::actor::permits::Permit;
-use crate::actor::sequencer;
 use crate::actor::sequencer::decide::Reply;
+use crate::actor::sequencer::{self, FeedContext};
 use crate::lease::Ownership;
+use crate::route::Route;
 use crate::sink::Delivery;
 
 /// One event on its way to the sink.
 pub struct HandOver {
     /// Event and attempt.
     pub delivery: Delivery,
-    /// Nothing is sent without time left on the lease.
-    pub ownership: Arc<Ownership>,
+    /// The feed it belongs to.
+    pub context: Arc<FeedContext>,
+    /// Its route.
+    pub route: Arc<Route>,
     /// The bound.
     pub permit: Permit,
     /// Whom to answer.
@@ -28,12 +31,17 @@ pub struct HandOver {
 }
 
 impl HandOver {
+    /// Nothing is sent without time left on the lease.
+    pub(super) fn ownership(&self) -> &Ownership {
+        &self.context.ownership
+    }
+
     /// May it be sent through the session of this generation? Otherwise it goes back.
     pub(super) fn accept(&self, generation: u64, together: bool) -> bool {
         let Some(chain) = &self.answer.chain else {
             return true;
         };
-        let accepted = chain.accept(generation, together);
+        let accepted = chain.accept(self.answer.place, generation, together);
         self.answer
             .accepted
             .store(accepted, std::sync::atomic::Ordering::Relaxed);
@@ -43,7 +51,7 @@ impl HandOver {
     /// May it leave now?
     pub(super) fn may_leave(&self) -> bool {
         let broken = self.answer.chain.as_ref().is_some_and(|c| c.is_broken());
-        !broken && self.ownership.may_begin()
+        !broken && self.ownership().may_begin()
     }
 }
 
@@ -53,20 +61,31 @@ pub struct Answer {
     seq: i64,
     /// With the events of its key that are out at the same time; `None`: it has no key.
     chain: Option<Arc<Chain>>,
+    /// Place in the chain, from 0.
+    place: u64,
     accepted: std::sync::atomic::AtomicBool,
     sent: bool,
+    /// There is nothing to say.
+    silent: bool,
     reply: Option<Reply>,
 }
 
 impl Answer {
-    /// The duty to answer for `seq`.
-    pub fn new(to: ActorRef<sequencer::Message>, seq: i64, chain: Option<Arc<Chain>>) -> Self {
+    /// The duty to answer for `seq`, which is at this place in its chain.
+    pub fn new(
+        to: ActorRef<sequencer::Message>,
+        seq: i64,
+        chain: Option<Arc<Chain>>,
+        place: u64,
+    ) -> Self {
         Self {
             to,
             seq,
             chain,
+            place,
             accepted: std::sync::atomic::AtomicBool::new(false),
             sent: false,
+            silent: false,
             reply: None,
         }
     }
@@ -74,6 +93,22 @@ impl Answer {
     /// From now on it may have been sent.
     pub(super) fn sent(&mut self) {
         self.sent = true;
+    }
+
+    /// It was stored, and its outcome is on its way from here: the sequencer need not hear of it.
+    pub(super) fn settled(mut self) {
+        let Some(chain) = self.chain.take() else {
+            return;
+        };
+        self.silent = true;
+        if chain.settled() {
+            let _ = self.to.cast(sequencer::Message::Back);
+        }
+    }
+
+    /// Must the sequencer hear of a success? It knows of an event without a key by its answer only.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.chain.is_none()
     }
 
     /// Answers.
@@ -84,6 +119,9 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
+        if self.silent {
+            return;
+        }
         let reply = self.reply.take().unwrap_or(if self.sent {
             Reply::Lost
         } else {

@@ -19,8 +19,12 @@ use super::Message;
 use super::hand_over::HandOver;
 use super::shared::Shared;
 use super::single::{OVER_TIME, OVERTIME};
+use crate::actor::sequencer::FeedContext;
 use crate::actor::sequencer::decide::Reply;
+use crate::actor::settler::batch::Item;
+use crate::actor::settler::{self, Tell};
 use crate::sink::{self, Delivery, PublishError, PublishErrorKind, Receipt, Session};
+use crate::source::Verdict;
 
 /// The lanes of a session; none without one that keeps order.
 #[derive(Default)]
@@ -97,7 +101,7 @@ impl Shared {
         lane: usize,
         mut batch: Vec<HandOver>,
     ) {
-        let left = batch.iter().map(|one| one.ownership.time_left()).min();
+        let left = batch.iter().map(|one| one.ownership().time_left()).min();
         let limit = self.arguments.timeout.min(left.unwrap_or_default());
         for one in &mut batch {
             one.permit.used();
@@ -116,7 +120,9 @@ impl Shared {
         if cut_off {
             self.lose(generation, "the connection ended with a batch under way");
         }
-        let over = batch.iter().any(|one| one.ownership.time_left().is_zero());
+        let over = batch
+            .iter()
+            .any(|one| one.ownership().time_left().is_zero());
         if over && results.iter().any(Result::is_err) {
             self.lose(generation, OVER_TIME);
         }
@@ -124,6 +130,7 @@ impl Shared {
         let _ = self.myself.cast(Message::LaneFree(generation, lane));
     }
 
+    /// What was stored is settled from here, all of a feed with one message; everything else is the sequencers'.
     fn answer(
         &self,
         generation: u64,
@@ -141,17 +148,52 @@ impl Shared {
             ))
         };
         let mut results = results.into_iter();
+        let mut outcomes = Outcomes::default();
         for one in batch {
             let result = results.next().unwrap_or_else(missing);
-            if cut_off && is_unknown(&result) {
-                // That says nothing about the event: unanswered, it counts as lost on the way.
-                continue;
-            }
-            if result.is_err() {
-                self.take_sign(generation, one.key, &result);
-            }
             drop(one.permit);
-            one.answer.give(Reply::Answered(result));
+            match result {
+                Ok(receipt) if !receipt.duplicate && !one.answer.is_awaited() => {
+                    let event = &one.delivery.event;
+                    let attempts = one.delivery.attempt.saturating_sub(1);
+                    let verdict = Verdict::Published { attempts, receipt };
+                    outcomes.add(
+                        &one.context,
+                        one.context.outcome(event, &one.route, verdict),
+                    );
+                    one.answer.settled();
+                }
+                // That says nothing about the event: unanswered, it counts as lost on the way.
+                Err(error) if cut_off && error.kind == PublishErrorKind::Unknown => {}
+                result => {
+                    if result.is_err() {
+                        self.take_sign(generation, one.key, &result);
+                    }
+                    one.answer.give(Reply::Answered(result));
+                }
+            }
+        }
+        outcomes.send();
+    }
+}
+
+/// Outcomes by feed.
+#[derive(Default)]
+struct Outcomes(Vec<(Arc<FeedContext>, Vec<Item<Tell>>)>);
+
+impl Outcomes {
+    fn add(&mut self, context: &Arc<FeedContext>, item: Item<Tell>) {
+        let same = |(feed, _): &&mut (Arc<FeedContext>, _)| Arc::ptr_eq(feed, context);
+        match self.0.iter_mut().find(same) {
+            Some((_, items)) => items.push(item),
+            None => self.0.push((Arc::clone(context), vec![item])),
+        }
+    }
+
+    fn send(self) {
+        for (context, items) in self.0 {
+            // Without a settler the claimer is about to begin anew, and to read all of them again.
+            context.settler.send(settler::Message::Settle(items));
         }
     }
 }

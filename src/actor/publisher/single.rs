@@ -47,7 +47,7 @@ impl Shared {
         generation: u64,
         mut hand_over: HandOver,
     ) {
-        let left = hand_over.ownership.time_left();
+        let left = hand_over.ownership().time_left();
         if !hand_over.may_leave() {
             return;
         }
@@ -69,7 +69,7 @@ impl Shared {
             return;
         }
         self.take_sign(generation, hand_over.key, &result);
-        if result.is_err() && hand_over.ownership.time_left().is_zero() {
+        if result.is_err() && hand_over.ownership().time_left().is_zero() {
             self.lose(generation, OVER_TIME);
         }
         drop(hand_over.permit);

@@ -7,9 +7,13 @@ use ractor::ActorRef;
 use crate::actor::claimer;
 use crate::actor::handle::Handle;
 use crate::actor::publisher::Publisher;
-use crate::actor::settler;
+use crate::actor::settler::batch::Item;
+use crate::actor::settler::{self, Tell};
 use crate::actor::tree::Tree;
+use crate::event::Event;
 use crate::lease::Ownership;
+use crate::route::Route;
+use crate::source::{Outcome, Verdict};
 use crate::telemetry::Telemetry;
 
 /// What all sequencers of a feed share.
@@ -34,4 +38,27 @@ pub struct FeedContext {
     pub telemetry: Telemetry,
     /// Where the actor is entered.
     pub tree: Tree,
+}
+
+impl FeedContext {
+    /// The outcome of an event, with whom to tell when it is committed: the claimer.
+    pub fn outcome(&self, event: &Event, route: &Route, verdict: Verdict) -> Item<Tell> {
+        let key = event.ordering_key.as_deref();
+        Item {
+            outcome: Outcome {
+                seq: event.seq,
+                id: event.id,
+                sink: Arc::clone(&self.sink),
+                route: Arc::clone(&route.sinks),
+                lease: self.ownership.lease_for(key, event.seq),
+                verdict,
+            },
+            tell: Tell {
+                claimer: self.claimer.clone(),
+                epoch: self.epoch,
+                feed: self.feed,
+                sequencer: None,
+            },
+        }
+    }
 }

@@ -3,7 +3,6 @@
 //! Of a key several events may be out when one fails. Those behind it come back too, since their chain is broken,
 //! and only then is it decided what becomes of the key: the first that failed decides, the others wait behind it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::debug;
@@ -47,7 +46,7 @@ impl State {
         }
         self.run.stop();
         // What still waits for a permit need not come by one to be told.
-        let waiting = self.waits.and_then(|seq| self.offers.get_mut(&seq));
+        let waiting = self.waits.and_then(|(seq, _)| self.offers.get_mut(&seq));
         waiting.and_then(Option::take);
         let seq = failure.work.event.seq;
         let earlier = self.failure.as_ref().map(|first| first.work.event.seq);
@@ -65,7 +64,7 @@ impl State {
     /// Everything that was out is back.
     pub(super) fn take_stock(&mut self) {
         self.run.go_on();
-        self.chain = Arc::default();
+        self.begin_chain();
         if let Some(failure) = self.failure.take() {
             self.conclude(failure);
         }

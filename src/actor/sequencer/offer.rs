@@ -21,7 +21,8 @@ impl State {
         let weight = work.event.weight();
         let permits = Arc::clone(&self.context.publisher.permits);
         let chain = self.key.is_some().then(|| Arc::clone(&self.chain));
-        let answer = Answer::new(self.myself.clone(), seq, chain);
+        let answer = Answer::new(self.myself.clone(), seq, chain, self.offered);
+        self.offered += 1;
         let context = Arc::clone(&self.context);
         let fresh = work.attempts == 0 && work.strikes.count == 0;
         let key = if self.key.is_some() {
@@ -38,7 +39,8 @@ impl State {
             };
             let hand_over = HandOver {
                 delivery,
-                ownership: Arc::clone(&context.ownership),
+                route: work.route,
+                context: Arc::clone(&context),
                 permit,
                 answer,
                 key,
@@ -60,24 +62,41 @@ impl State {
                 None
             }
             None => {
-                self.waits = self.key.is_some().then_some(seq);
+                self.last_offer += 1;
+                let number = self.last_offer;
+                self.waits = self.key.is_some().then_some((seq, number));
                 let myself = self.myself.clone();
                 Some(Task::spawn(async move {
                     if let Some(pause) = pause {
                         tokio::time::sleep(pause).await;
                     }
                     send(permits.acquire(weight, fresh).await);
-                    let _ = myself.cast(Message::Offered(seq));
+                    let _ = myself.cast(Message::Offered(number));
                 }))
             }
         };
-        self.offers.insert(seq, task);
+        // Of a key only what still waits can be called back.
+        if task.is_some() || self.key.is_none() {
+            self.offers.insert(seq, task);
+        }
+    }
+
+    /// Takes out what was stored without a word.
+    pub(super) fn reconcile(&mut self) {
+        let stored = self.chain.stored();
+        while self.heard < stored {
+            self.heard += 1;
+            if let Some(seq) = self.run.stored_first() {
+                self.offers.remove(&seq);
+                self.waits.take_if(|(waiting, _)| *waiting == seq);
+            }
+        }
     }
 
     /// The event that waited for its permit was offered: the next may be.
-    pub(super) fn offered(&mut self, seq: i64) {
-        if self.waits.take_if(|waiting| *waiting == seq).is_some() {
-            self.offer_next();
-        }
+    pub(super) fn offered(&mut self, number: u64) {
+        // It may have been stored meanwhile, and then it waits no longer.
+        self.waits.take_if(|(_, waiting)| *waiting == number);
+        self.offer_next();
     }
 }

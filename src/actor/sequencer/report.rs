@@ -1,6 +1,5 @@
 //! What a sequencer reports about an event: its outcome to the settler, and words to the log.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{error, info, warn};
@@ -8,9 +7,8 @@ use tracing::{error, info, warn};
 use super::{FeedContext, State, decide};
 use crate::actor::claimer::feed::action::Work;
 use crate::actor::settler;
-use crate::actor::settler::batch::Item;
 use crate::sink::Receipt;
-use crate::source::{DiscardReason, Outcome, Verdict};
+use crate::source::{DiscardReason, Verdict};
 
 impl State {
     pub(super) fn published(&self, work: &Work, receipt: Receipt) {
@@ -78,26 +76,12 @@ impl State {
     }
 
     pub(super) fn settle(&self, work: &Work, verdict: Verdict) {
-        let event = &work.event;
-        let ownership = &self.context.ownership;
         let waits = matches!(verdict, Verdict::Discarded { .. });
-        let item = Item {
-            outcome: Outcome {
-                seq: event.seq,
-                id: event.id,
-                sink: Arc::clone(&self.context.sink),
-                route: Arc::clone(&work.route.sinks),
-                lease: ownership.lease_for(event.ordering_key.as_deref(), event.seq),
-                verdict,
-            },
-            tell: settler::Tell {
-                claimer: self.context.claimer.clone(),
-                epoch: self.context.epoch,
-                feed: self.context.feed,
-                sequencer: waits.then(|| self.myself.clone()),
-            },
-        };
-        self.context.settler.send(settler::Message::Settle(item));
+        let mut item = self.context.outcome(&work.event, &work.route, verdict);
+        item.tell.sequencer = waits.then(|| self.myself.clone());
+        self.context
+            .settler
+            .send(settler::Message::Settle(vec![item]));
     }
 
     pub(super) fn log_retry(&self, work: &Work, attempts: u32, pause: Duration, error: &str) {

@@ -1,6 +1,6 @@
 //! The run of a sequencer: its events in order, and which of them may go out now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::actor::claimer::feed::action::Work;
 
@@ -19,6 +19,8 @@ pub struct Run {
     order: Order,
     waiting: BTreeMap<i64, Work>,
     out: BTreeMap<i64, Work>,
+    /// What is out, in the order in which it went; what was answered may still stand in it.
+    sent: VecDeque<i64>,
     /// What is out wants to be alone.
     out_alone: bool,
     /// Discards that are not committed yet: with order kept, nothing follows them before.
@@ -47,6 +49,7 @@ impl Run {
             order,
             waiting: BTreeMap::new(),
             out: BTreeMap::new(),
+            sent: VecDeque::new(),
             out_alone: false,
             closing: BTreeSet::new(),
             last_sent: floor,
@@ -88,6 +91,12 @@ impl Run {
         }
         let (seq, work) = self.waiting.pop_first()?;
         self.last_sent = self.last_sent.max(seq);
+        if self.order == Order::Kept {
+            if self.out.is_empty() {
+                self.sent.clear();
+            }
+            self.sent.push_back(seq);
+        }
         self.out.insert(seq, work.clone());
         Some(Next { work, alone })
     }
@@ -106,6 +115,21 @@ impl Run {
     /// Takes an event that was answered out of the ones that are out.
     pub fn answered(&mut self, seq: i64) -> Option<Work> {
         self.out.remove(&seq)
+    }
+
+    /// The first of those that are out was stored: takes it out.
+    pub fn stored_first(&mut self) -> Option<i64> {
+        while let Some(seq) = self.sent.pop_front() {
+            if self.out.remove(&seq).is_some() {
+                return Some(seq);
+            }
+        }
+        None
+    }
+
+    /// Something waits until others are back.
+    pub fn waits_for_others(&self) -> bool {
+        !self.waiting.is_empty() && !self.out.is_empty() && !self.halted
     }
 
     /// Nothing is out.
