@@ -36,6 +36,10 @@ use outboxd::source::PublishedKeep;
 use report::Report;
 use stage::{Keys, Stage};
 
+/// As the binary has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 struct Arguments {
     rounds: usize,
     events: u32,

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use async_nats::HeaderMap;
+use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -42,7 +42,10 @@ struct Sending<'a> {
     session: &'a NatsSession,
     batch: Batch,
     address: String,
-    messages: &'a [Message],
+    /// What was not sent yet.
+    messages: std::vec::IntoIter<Message>,
+    /// Of all messages, in their order.
+    subjects: Vec<Subject>,
     flow: u16,
     /// Messages sent.
     sent: u64,
@@ -70,7 +73,7 @@ impl NatsSession {
     /// Publishes messages as one batch.
     pub(super) async fn publish_fast(
         &self,
-        messages: &[Message],
+        messages: Vec<Message>,
         timeout: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
         let behind = || Err(PublishError::behind());
@@ -87,8 +90,9 @@ impl NatsSession {
             session: self,
             address: batch.address(),
             batch,
-            messages,
             flow: u16::try_from(messages.len()).unwrap_or(u16::MAX),
+            subjects: messages.iter().map(|one| one.subject.clone()).collect(),
+            messages: messages.into_iter(),
             sent: 0,
             stored: 0,
             every: 0,
@@ -108,7 +112,7 @@ impl Sending<'_> {
         while self.every == 0 && !self.is_over() {
             self.hear(deadline).await?;
         }
-        while !self.is_over() && self.sent < self.messages.len() as u64 {
+        while !self.is_over() && self.messages.len() > 0 {
             while let Some(word) = self.batch.word_at_once() {
                 self.take(word);
             }
@@ -142,11 +146,11 @@ impl Sending<'_> {
     }
 
     async fn send_next(&mut self, deadline: Instant) -> Result<(), Cut> {
-        let Some(message) = self.messages.get(self.sent as usize) else {
+        let Some(message) = self.messages.next() else {
             return Ok(());
         };
         let seq = self.sent + 1;
-        let operation = if seq == self.messages.len() as u64 {
+        let operation = if self.messages.len() == 0 {
             Operation::Commit
         } else if seq == 1 {
             Operation::Start
@@ -154,7 +158,7 @@ impl Sending<'_> {
             Operation::Append
         };
         let reply = reply_to(&self.address, self.flow, seq, operation);
-        match self.session.send(message.clone(), reply, deadline).await {
+        match self.session.send(message, reply, deadline).await {
             Ok(()) => self.sent = seq,
             Err(error) if error.is_connection_lost() => return Err(Cut::Lost),
             Err(error) => self.refuse(seq, error),
@@ -169,12 +173,12 @@ impl Sending<'_> {
         operation: Operation,
         deadline: Instant,
     ) -> Result<(), Cut> {
-        let Some(message) = self.messages.first() else {
+        let Some(subject) = self.subjects.first() else {
             return Ok(());
         };
         let reply = reply_to(&self.address, self.flow, seq, operation);
         let word = Message {
-            subject: message.subject.clone(),
+            subject: subject.clone(),
             headers: HeaderMap::new(),
             payload: Bytes::new(),
         };
@@ -268,9 +272,9 @@ impl Sending<'_> {
     }
 
     fn subject(&self, seq: u64) -> &str {
-        let message = (seq as usize).checked_sub(1);
-        let message = message.and_then(|index| self.messages.get(index));
-        message.map_or("", |message| message.subject.as_str())
+        let index = (seq as usize).checked_sub(1);
+        let subject = index.and_then(|index| self.subjects.get(index));
+        subject.map_or("", |subject| subject.as_str())
     }
 
     /// What became of each message.
@@ -280,7 +284,7 @@ impl Sending<'_> {
         before: u64,
         timeout: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
-        let total = self.messages.len();
+        let total = self.subjects.len();
         let stored = usize::try_from(self.stored).unwrap_or(total).min(total);
         let mut results: Vec<_> = self.receipts(stored, before).into_iter().map(Ok).collect();
         let next = self.refused.take_if(|(seq, _)| *seq == self.stored + 1);

@@ -71,7 +71,7 @@ impl NatsSession {
     ) -> Vec<Result<Receipt, PublishError>> {
         let few = messages.len() <= FEW && all_differ(events);
         match self.order() {
-            Order::Lane if !few => self.publish_fast(&messages, timeout).await,
+            Order::Lane if !few => self.publish_fast(messages, timeout).await,
             Order::Atomic if messages.len() >= atomic::WORTHWHILE => {
                 match self.publish_atomic(&messages, timeout).await {
                     Some(results) => results,
