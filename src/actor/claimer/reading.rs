@@ -202,7 +202,9 @@ impl Active {
             slot.fetches.push_front((rest, origin));
         }
         slot.fetching = true;
-        slot.feed.fetch(&seqs);
+        if origin.hands_over() {
+            slot.feed.fetch(&seqs);
+        }
         let read = slot.feed.recent_mut().read_began();
         let sink = Arc::clone(slot.feed.sink());
         let (source, myself, epoch) = self.task();
@@ -227,7 +229,7 @@ impl Active {
         match result {
             // Paused meanwhile: it is read again when it goes on.
             Ok(_) if slot.feed.is_held() => {
-                slot.feed.fetch_failed(seqs);
+                slot.feed.fetch_failed(seqs, origin);
                 slot.feed.recent_mut().read_ended(read);
                 if origin != Origin::Large {
                     slot.fetches.push_front((seqs.to_vec(), origin));
@@ -247,7 +249,7 @@ impl Active {
                 self.fine();
             }
             Err(error) => {
-                slot.feed.fetch_failed(seqs);
+                slot.feed.fetch_failed(seqs, origin);
                 slot.feed.recent_mut().read_ended(read);
                 if origin != Origin::Large {
                     slot.fetches.push_front((seqs.to_vec(), origin));

@@ -98,6 +98,14 @@ pub enum Origin {
     Large,
 }
 
+impl Origin {
+    /// What is read goes to its key from there, and from nowhere else meanwhile. For a row that need no longer wait
+    /// only what waits for it is woken: others may find it meanwhile, or it would be lost when nobody waits.
+    pub fn hands_over(self) -> bool {
+        self != Self::Hurry
+    }
+}
+
 /// A sequencer's word that its key cannot go on now.
 #[derive(Debug)]
 pub struct Park {

@@ -103,7 +103,10 @@ impl Feed {
     }
 
     /// A read by number failed: large rows' keys go back to the queue, gaps and sweeps find the rest again.
-    pub fn fetch_failed(&mut self, seqs: &[i64]) {
+    pub fn fetch_failed(&mut self, seqs: &[i64], origin: Origin) {
+        if !origin.hands_over() {
+            return;
+        }
         for seq in seqs {
             self.fetching.remove(seq);
         }
@@ -136,8 +139,10 @@ impl Feed {
     ) -> (Vec<Action>, u64) {
         let mut out = Actions::default();
         let mut news = 0;
-        for seq in asked {
-            self.fetching.remove(seq);
+        if origin.hands_over() {
+            for seq in asked {
+                self.fetching.remove(seq);
+            }
         }
         for row in rows {
             let seq = row.seq;
@@ -167,7 +172,7 @@ impl Feed {
             }
         }
         // Rows that are gone: their keys wait for them no longer.
-        self.fetch_failed(asked);
+        self.fetch_failed(asked, origin);
         (out.into(), news)
     }
 

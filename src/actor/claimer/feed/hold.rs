@@ -156,7 +156,12 @@ impl Feed {
         for head in heads {
             // What is not due is found by its time, unless memory has room for all of those.
             let elsewhere = !head.due && self.parked.overflowed();
-            if head.seq > self.cursor.at() || self.is_known(head.seq) || elsewhere {
+            // Of a key whose head is being read by number, what stands behind it is still to be found.
+            let in_hand = match &head.ordering_key {
+                Some(_) => self.is_known(head.seq) && !self.fetching.contains(&head.seq),
+                None => self.is_known(head.seq),
+            };
+            if head.seq > self.cursor.at() || in_hand || elsewhere {
                 continue;
             }
             let known = match &head.ordering_key {
