@@ -48,9 +48,9 @@ impl Arguments {
         };
         while let Some(word) = given.next() {
             let mut number = || {
-                let number: Option<u32> = given.next().and_then(|number| number.parse().ok());
+                let number: Option<f64> = given.next().and_then(|number| number.parse().ok());
                 number
-                    .filter(|number| *number > 0)
+                    .filter(|number| *number > 0.0 && *number < 1e9)
                     .ok_or(format!("{word} needs a number above 0 behind it"))
             };
             match word.as_str() {
@@ -59,10 +59,10 @@ impl Arguments {
                 "--large" => arguments.large = true,
                 "--statements" => arguments.statements = true,
                 "--write" => arguments.write = true,
-                "--rounds" => arguments.rounds = number()? as usize,
-                "--events" => arguments.events = number()?,
-                "--span" => arguments.span = Duration::from_secs(number()?.into()),
-                "--silence" => arguments.silence = Duration::from_secs(number()?.into()),
+                "--rounds" => arguments.rounds = (number()? as usize).max(1),
+                "--events" => arguments.events = (number()? as u32).max(1),
+                "--span" => arguments.span = Duration::from_secs_f64(number()?),
+                "--silence" => arguments.silence = Duration::from_secs_f64(number()?),
                 "--help" | "-h" => return Err("what this program takes:".to_owned()),
                 option if option.starts_with('-') => {
                     return Err(format!("there is no option {option}"));

@@ -1,11 +1,7 @@
-//! What arrived in the stream: every event, once, and each key in its order.
+//! Whether what arrived in the stream is as it should be: every event, once, and each key in its order. Pure;
+//! `tests/it/measurements.rs` shows that it finds what is wrong.
 
 use std::collections::{HashMap, HashSet};
-
-use async_nats::jetstream::consumer::pull::OrderedConfig;
-use futures_util::StreamExt;
-
-use crate::stage::Stage;
 
 /// One message of the stream, by its headers.
 #[derive(Debug, Clone)]
@@ -22,42 +18,6 @@ pub struct Arrived {
     pub stored: i64,
 }
 
-/// Everything in the stream, in its order.
-pub async fn arrived(stage: &Stage) -> Vec<Arrived> {
-    let stream = stage
-        .nats
-        .jetstream()
-        .await
-        .get_stream("EVENTS")
-        .await
-        .unwrap();
-    let total = stream.cached_info().state.messages;
-    let mut arrived = Vec::with_capacity(usize::try_from(total).unwrap());
-    if total == 0 {
-        return arrived;
-    }
-    let config = OrderedConfig {
-        headers_only: true,
-        ..OrderedConfig::default()
-    };
-    let consumer = stream.create_consumer(config).await.unwrap();
-    let mut messages = consumer.messages().await.unwrap();
-    for _ in 0..total {
-        let message = messages.next().await.unwrap().unwrap();
-        let stored = message.info().unwrap().published.unix_timestamp_nanos();
-        let headers = message.headers.as_ref().unwrap();
-        let header = |name: &str| headers.get(name).map(|value| value.as_str().to_owned());
-        arrived.push(Arrived {
-            id: header("Nats-Msg-Id").unwrap_or_default(),
-            seq: header("Outbox-Seq").unwrap().parse().unwrap(),
-            key: header("Outbox-Key"),
-            request_id: header("request_id").unwrap_or_default(),
-            stored: i64::try_from(stored).unwrap(),
-        });
-    }
-    arrived
-}
-
 /// What is wrong with it, if `events` different ones should be there.
 pub fn findings(arrived: &[Arrived], events: u64) -> Vec<String> {
     let mut findings = Vec::new();
@@ -66,8 +26,8 @@ pub fn findings(arrived: &[Arrived], events: u64) -> Vec<String> {
     let mut last: HashMap<&str, i64> = HashMap::new();
     let (mut repeated, mut out_of_order) = (0, 0);
     for message in arrived {
-        seqs.insert(message.seq);
-        if message.id.is_empty() || !ids.insert(message.id.as_str()) {
+        let seen = !seqs.insert(message.seq);
+        if seen || message.id.is_empty() || !ids.insert(message.id.as_str()) {
             repeated += 1;
             continue;
         }
@@ -81,9 +41,7 @@ pub fn findings(arrived: &[Arrived], events: u64) -> Vec<String> {
         findings.push(format!("{} events of {events} arrived", seqs.len()));
     }
     if repeated > 0 {
-        findings.push(format!(
-            "{repeated} messages without an id or with one seen before"
-        ));
+        findings.push(format!("{repeated} messages are repeated, or have no id"));
     }
     if out_of_order > 0 {
         findings.push(format!(

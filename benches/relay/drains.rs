@@ -15,6 +15,7 @@ use crate::measurement::{
 use crate::outbox::{Fill, Keys, Outbox};
 use crate::process::{Process, To};
 use crate::sitting::Sitting;
+use crate::stored;
 
 /// What everything else is compared with: 10,000 keys, the history kept, lanes.
 pub const USUAL: &str = "10,000 keys";
@@ -83,7 +84,7 @@ impl Drain {
         let (peak, _) = relay.memory();
         relay.stop().await;
         drop(snapshot);
-        let mut findings = audit::findings(&audit::arrived(stage).await, events.into());
+        let mut findings = audit::findings(&stored::arrived(stage).await, events.into());
         findings.extend(outbox.findings(0, events.into()).await);
         sitting.audited(events.into(), findings);
         cost.figures(events).with(WAL, wal).with(PEAK, peak)

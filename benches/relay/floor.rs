@@ -17,6 +17,7 @@ use crate::it::support::roles::Role;
 use crate::measurement::{Column, Figures, Group, Line, NATS, OTHERS, POSTGRES, RATE, RELAY, WAL};
 use crate::outbox::{Fill, Keys};
 use crate::sitting::Sitting;
+use crate::stored;
 
 pub const FLOOR: &str = "row-lease baseline";
 
@@ -111,7 +112,7 @@ async fn floor(sitting: &Sitting) -> Figures {
         .await
         .unwrap();
     pool.close().await;
-    let mut findings = audit::findings(&audit::arrived(stage).await, events.into());
+    let mut findings = audit::findings(&stored::arrived(stage).await, events.into());
     if pending > 0 {
         findings.push(format!("{pending} rows are still pending"));
     }

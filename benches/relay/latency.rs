@@ -20,6 +20,7 @@ use crate::measurement::{
 use crate::outbox::Outbox;
 use crate::process::{From, LONG, Process};
 use crate::sitting::Sitting;
+use crate::stored;
 
 const SENT_P50: What = "with the commit: p50, ms";
 const SENT_P99: What = "with the commit: p99, ms";
@@ -119,7 +120,14 @@ async fn at_rate(sitting: &Sitting, rate: u32, listen: bool) -> Figures {
     let batch = rate.div_ceil(TRANSACTIONS);
     let (outbox, mut relay) = start(sitting, listen).await;
     // The first second settles into the mode that fits the rate; it is not measured.
-    let warm = write(&outbox, rate, batch, Duration::from_millis(1_500), "warm").await;
+    let warm = write(
+        &outbox,
+        rate,
+        batch,
+        Duration::from_millis(1_500).min(sitting.arguments.span),
+        "warm",
+    )
+    .await;
     let meter = Meter::start(stage.watched(Some(relay.id())));
     let commits = write(&outbox, rate, batch, sitting.arguments.span, "e").await;
     let cost = meter.stop();
@@ -129,7 +137,7 @@ async fn at_rate(sitting: &Sitting, rate: u32, listen: bool) -> Figures {
     // The stream has it before it is settled.
     relay.ask("drained").await;
     relay.stop().await;
-    let arrived = audit::arrived(stage).await;
+    let arrived = stored::arrived(stage).await;
     let mut findings = audit::findings(&arrived, all);
     findings.extend(outbox.findings(0, all).await);
     sitting.audited(all, findings);
@@ -155,11 +163,11 @@ async fn first(sitting: &Sitting, listen: bool) -> Figures {
     }
     relay.ask("drained").await;
     relay.stop().await;
-    let arrived = audit::arrived(&sitting.stage).await;
+    let arrived = stored::arrived(&sitting.stage).await;
     let mut findings = audit::findings(&arrived, FIRSTS as u64);
     findings.extend(outbox.findings(0, FIRSTS as u64).await);
     sitting.audited(FIRSTS as u64, findings);
-    let silence = sitting.arguments.silence.as_secs();
+    let silence = sitting.arguments.silence.as_secs_f64();
     of(&commits, &arrived).remark(format!(
         "{FIRSTS} events, each after {silence} s; p99 is the worst"
     ))

@@ -44,6 +44,7 @@ mod relay_process;
 mod report;
 mod sitting;
 mod stage;
+mod stored;
 mod waits;
 mod writers;
 
@@ -110,13 +111,12 @@ fn write(
     tables: &[(&'static str, String)],
     conditions: &str,
 ) -> bool {
-    let arguments = &sitting.arguments;
-    let asked = |group: &measurement::Group| {
+    let whole = |group: &measurement::Group| {
         let mut lines = group.lines.iter();
-        lines.any(|line| arguments.wants(group.name, &line.name))
+        lines.all(|line| sitting.results.has(&line.name))
     };
     let mut wanted = Vec::new();
-    for group in groups.iter().filter(|group| asked(group)) {
+    for group in groups.iter().filter(|group| whole(group)) {
         let table = tables.iter().find(|(name, _)| *name == group.name);
         wanted.extend(table.cloned());
     }

@@ -19,15 +19,14 @@ pub struct Stage {
     pub nats: nats::Server,
 }
 
-/// What PostgreSQL runs with beside the tests' settings: crash safe, and with some memory. It can tell where its time
-/// goes, and does so when [`Stage::count_statements`] has asked for it.
+/// What PostgreSQL runs with beside the tests' settings: crash safe, and with some memory. It tells where its time
+/// goes only while [`Stage::count_statements`] has asked for it.
 const SETTINGS: &[(&str, &str)] = &[
     ("fsync", "on"),
     ("full_page_writes", "on"),
     ("shared_buffers", "256MB"),
     ("max_wal_size", "4GB"),
     ("shared_preload_libraries", "pg_stat_statements"),
-    ("pg_stat_statements.track", "none"),
 ];
 
 /// For the page: what the figures were measured with.
@@ -39,10 +38,12 @@ impl Stage {
         postgres
             .execute("create extension pg_stat_statements")
             .await;
-        Self {
+        let stage = Self {
             postgres,
             nats: nats::Server::start().await,
-        }
+        };
+        stage.count_statements(false).await;
+        stage
     }
 
     async fn connect(&self) -> PgConnection {
@@ -73,6 +74,17 @@ impl Stage {
              where query ilike '%' || $1 || '%' and query not ilike '%pg_stat_statements%'",
         )
         .bind(words)
+        .fetch_one(&mut self.connect().await)
+        .await
+        .unwrap()
+    }
+
+    /// Blocks that statements have looked at since [`Self::count_statements`].
+    pub async fn blocks(&self) -> f64 {
+        sqlx::query_scalar(
+            "select coalesce(sum(shared_blks_hit + shared_blks_read), 0)::float8 from pg_stat_statements
+             where query not ilike '%pg_stat_statements%'",
+        )
         .fetch_one(&mut self.connect().await)
         .await
         .unwrap()

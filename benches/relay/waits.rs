@@ -14,16 +14,17 @@ use crate::cpu::Meter;
 use crate::drains::Drain;
 use crate::it::support::eventually;
 use crate::measurement::{
-    Bound, Column, Figures, Goal, Group, Line, OTHERS, POSTGRES, RATE, RELAY, Value, What,
+    Bound, Column, Figures, Goal, Group, Line, OTHERS, POSTGRES, RATE, RELAY, Value, What, median,
 };
 use crate::outbox::{Fill, Keys, Outbox};
 use crate::poison;
 use crate::process::{LONG, Process};
 use crate::sitting::Sitting;
 use crate::stage::with_sinks;
+use crate::stored;
 
 const LONGEST_READ: What = "longest forward read, ms";
-const ROWS_READ: What = "rows and index entries read an event";
+const BLOCKS: What = "database blocks an event";
 const PASSING: What = "s to pass what waits";
 
 const SHALLOW: &str = "backlog of 10,000";
@@ -38,7 +39,8 @@ const TWO: &str = "two sinks";
 
 /// The first so many of a backlog are measured.
 const FIRST: u32 = 20_000;
-const FLOW: u32 = 5_000;
+const BURST: u32 = 5_000;
+const BURSTS: u32 = 5;
 
 pub fn group(large: bool) -> Group {
     let mut lines = vec![Line::new(SHALLOW, &[], |sitting| {
@@ -95,7 +97,7 @@ pub fn group(large: bool) -> Group {
             Column::of(PASSING, 1),
             Column::of(RELAY, 1),
             Column::of(POSTGRES, 1),
-            Column::of(ROWS_READ, 1),
+            Column::of(BLOCKS, 1),
             Column::of(OTHERS, 0),
         ],
         goals: goals(),
@@ -152,7 +154,7 @@ async fn backlog(sitting: &Sitting, rows: u32) -> Figures {
         .await
         .max(stage.longest("from \"outbox\".event as o").await);
     stage.count_statements(sitting.arguments.statements).await;
-    let arrived = audit::arrived(stage).await;
+    let arrived = stored::arrived(stage).await;
     let relayed = arrived.len() as u64;
     let mut findings = audit::findings(&arrived, relayed);
     findings.extend(outbox.findings(u64::from(rows) - relayed, relayed).await);
@@ -181,26 +183,13 @@ enum Waiting {
     Delayed(u32),
 }
 
-/// What waits is there and known; then come events of other keys, in one transaction.
+/// What waits is there and known; then come bursts of events of other keys, each in one transaction. The rate is the
+/// median of the bursts', from the commit on.
 async fn flow(sitting: &Sitting, waiting: Waiting) -> Figures {
     let stage = &sitting.stage;
-    let flow = sitting.arguments.at_most(FLOW);
+    let burst = sitting.arguments.at_most(BURST);
     let outbox = Outbox::new(stage, PublishedKeep::Full).await;
-    let (rows, key, due) = match waiting {
-        Waiting::Nothing => (0, "null".to_owned(), "now()"),
-        Waiting::Poison(rows) => (rows, format!("'{}'", poison::KEY), "now()"),
-        Waiting::Delayed(rows) => (
-            rows,
-            "'d' || n % 10000".to_owned(),
-            "now() + interval '1 day'",
-        ),
-    };
-    let sql = format!(
-        "insert into outbox.event (kind, ordering_key, payload, available_at)
-           select 'order.changed', {key}, json_build_object('x', repeat('y', 1000)), {due}
-           from generate_series(1, {rows}) n"
-    );
-    outbox.database.execute(&sql).await;
+    let rows = waiting.insert(&outbox).await;
     // It comes behind all of them, so when it arrives they were read.
     outbox.fill(Fill::new(1, Keys::None)).await;
     outbox.rest().await;
@@ -220,27 +209,54 @@ async fn flow(sitting: &Sitting, waiting: Waiting) -> Figures {
     let begun = std::time::Instant::now();
     arrive(1).await;
     let passing = begun.elapsed().as_secs_f64();
-    let read = rows_read(&outbox).await;
+    stage.count_statements(true).await;
     let meter = Meter::start(stage.watched(Some(relay.id())));
-    let fill = Fill::new(flow, Keys::Over(10_000));
-    outbox.fill(fill).await;
-    let from = now();
-    arrive(u64::from(flow) + 1).await;
+    let mut commits = Vec::new();
+    for n in 1..=BURSTS {
+        outbox.fill(Fill::new(burst, Keys::Over(10_000))).await;
+        commits.push(now());
+        arrive(1 + u64::from(burst * n)).await;
+    }
     let cost = meter.stop();
+    let all = u64::from(burst * BURSTS);
+    let blocks = stage.blocks().await / all as f64;
+    stage.count_statements(sitting.arguments.statements).await;
     relay.stop().await;
-    let read = (rows_read(&outbox).await - read) as f64 / f64::from(flow);
-    let arrived = audit::arrived(stage).await;
-    let all = u64::from(flow) + 1;
-    let mut findings = audit::findings(&arrived, all);
-    findings.extend(outbox.findings(rows.into(), all).await);
-    sitting.audited(all, findings);
-    cost.figures(flow)
-        .with(ROWS_READ, read)
+    let arrived = stored::arrived(stage).await;
+    let mut findings = audit::findings(&arrived, all + 1);
+    findings.extend(outbox.findings(rows.into(), all + 1).await);
+    sitting.audited(all + 1, findings);
+    let bursts = arrived[1..].chunks(burst as usize).zip(&commits);
+    let rate = median(bursts.map(|(arrived, commit)| rate(arrived, *commit)));
+    cost.figures(burst * BURSTS)
+        .with(BLOCKS, blocks)
         .with(PASSING, passing)
-        .replacing(RATE, rate(&arrived[1..], from))
+        .replacing(RATE, rate.unwrap())
         .remark(format!(
-            "{rows} rows wait; from the commit of the others on, the insert's work included"
+            "{rows} rows wait; {BURSTS} bursts, the work of inserting them included"
         ))
+}
+
+impl Waiting {
+    /// Inserts what waits, and says how many rows that is.
+    async fn insert(self, outbox: &Outbox) -> u32 {
+        let (rows, key, due) = match self {
+            Self::Nothing => return 0,
+            Self::Poison(rows) => (rows, format!("'{}'", poison::KEY), "now()"),
+            Self::Delayed(rows) => (
+                rows,
+                "'d' || n % 10000".to_owned(),
+                "now() + interval '1 day'",
+            ),
+        };
+        let sql = format!(
+            "insert into outbox.event (kind, ordering_key, payload, available_at)
+               select 'order.changed', {key}, json_build_object('x', repeat('y', 1000)), {due}
+               from generate_series(1, {rows}) n"
+        );
+        outbox.database.execute(&sql).await;
+        rows
+    }
 }
 
 fn now() -> i64 {
@@ -248,14 +264,6 @@ fn now() -> i64 {
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
     i64::try_from(since.as_nanos()).unwrap()
-}
-
-/// What sessions have read of the outbox so far; those that have not ended tell with delay.
-async fn rows_read(outbox: &Outbox) -> i64 {
-    let sql = "select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint
-                    + (select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where schemaname = 'outbox')
-               from pg_stat_user_tables where schemaname = 'outbox'";
-    outbox.number(sql).await
 }
 
 /// A backlog of so many, with or without an old snapshot open.

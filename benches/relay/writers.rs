@@ -14,6 +14,7 @@ use crate::measurement::{Bound, Column, Figures, Goal, Group, Line, OTHERS, Valu
 use crate::outbox::Outbox;
 use crate::process::Process;
 use crate::sitting::Sitting;
+use crate::stored;
 
 const COMMITS: What = "commits/s";
 
@@ -126,7 +127,7 @@ async fn commits(sitting: &Sitting, clients: usize, beside: Beside) -> Figures {
         relay.ask("drained").await;
         relay.stop().await;
         relayed = committed;
-        findings = audit::findings(&audit::arrived(stage).await, committed);
+        findings = audit::findings(&stored::arrived(stage).await, committed);
     }
     findings.extend(outbox.findings(committed - relayed, relayed).await);
     sitting.audited(committed, findings);
