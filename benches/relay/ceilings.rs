@@ -26,6 +26,8 @@ use crate::sitting::Sitting;
 
 pub const BROKER: &str = "broker alone";
 pub const ROUND_TRIP: &str = "one publish at a time";
+/// The same with everything gone cold in between, as it is for a relay at a small rate.
+pub const PACED: &str = "one publish at a time, 200 a second";
 pub const DATABASE_NONE: &str = "database alone, nothing kept";
 pub const DATABASE_FULL: &str = "database alone, history kept";
 
@@ -39,7 +41,12 @@ pub fn group() -> Group {
         name: "ceiling",
         lines: vec![
             Line::new(BROKER, &[], |sitting| Box::pin(broker(sitting))),
-            Line::new(ROUND_TRIP, &[], |sitting| Box::pin(round_trip(sitting))),
+            Line::new(ROUND_TRIP, &[], |sitting| {
+                Box::pin(round_trip(sitting, Duration::ZERO))
+            }),
+            Line::new(PACED, &[], |sitting| {
+                Box::pin(round_trip(sitting, Duration::from_millis(5)))
+            }),
             Line::new(DATABASE_NONE, &[], |sitting| {
                 Box::pin(database(sitting, PublishedKeep::None))
             }),
@@ -118,13 +125,18 @@ pub fn headers(id: Uuid, seq: i64, key: &str) -> HeaderMap {
     headers
 }
 
-/// Publishes that each wait for the one before.
-async fn round_trip(sitting: &Sitting) -> Figures {
+/// Publishes that each wait for the one before, and for a pause.
+async fn round_trip(sitting: &Sitting, pause: Duration) -> Figures {
     let stage = &sitting.stage;
     stage.stream().await;
     let context: Context = stage.nats.jetstream().await;
     let payload = bytes::Bytes::from(vec![b'y'; 1_024]);
     let events = sitting.arguments.at_most(2_000);
+    let events = if pause.is_zero() {
+        events
+    } else {
+        events.div_ceil(4)
+    };
     let mut times = Vec::new();
     let meter = Meter::start(stage.watched(None));
     for n in 0..events {
@@ -137,10 +149,17 @@ async fn round_trip(sitting: &Sitting) -> Figures {
             .await
             .unwrap();
         times.push(start.elapsed().as_secs_f64() * 1e3);
+        // Time itself is the subject.
+        tokio::time::sleep(pause).await;
     }
     let cost = meter.stop();
     times.sort_by(f64::total_cmp);
-    cost.figures(events)
+    let figures = if pause.is_zero() {
+        cost.figures(events)
+    } else {
+        Figures::default().with(OTHERS, cost.others * 100.0)
+    };
+    figures
         .with(P50, percentile(&times, 0.5))
         .with(P99, percentile(&times, 0.99))
 }

@@ -23,6 +23,8 @@ pub struct Watched {
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
     relay: f64,
+    /// Writers and what looks on, where the relay is another process.
+    program: f64,
     postgres: f64,
     nats: f64,
     machine: f64,
@@ -86,9 +88,11 @@ impl Meter {
         let relay = after.relay - self.before.relay;
         let postgres = after.postgres - self.before.postgres;
         let nats = after.nats - self.before.nats;
+        let program = after.program - self.before.program;
         let all = after.machine - self.before.machine;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let others = (all - relay - postgres - nats) / (wall.as_secs_f64() * cores as f64);
+        let others =
+            (all - relay - program - postgres - nats) / (wall.as_secs_f64() * cores as f64);
         Cost {
             wall,
             relay,
@@ -105,6 +109,7 @@ fn used(watched: Watched) -> Used {
             .relay
             .map_or_else(|| process("self"), |id| process(&id.to_string()))
             .unwrap_or(0.0),
+        program: watched.relay.and_then(|_| process("self")).unwrap_or(0.0),
         postgres: watched.postgres.map_or(0.0, family),
         nats: watched
             .nats

@@ -9,7 +9,7 @@ use sqlx::Connection;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::audit::{self, Arrived};
-use crate::ceilings::ROUND_TRIP;
+use crate::ceilings::{PACED, ROUND_TRIP};
 use crate::cpu::Meter;
 use crate::drains::USUAL;
 use crate::it::support::eventually;
@@ -38,27 +38,31 @@ const FIRSTS: usize = 5;
 
 pub fn group() -> Group {
     let lines = vec![
-        Line::new("20 events/s", &[ROUND_TRIP], |sitting| {
+        Line::new("20 events/s", &[ROUND_TRIP, PACED], |sitting| {
             Box::pin(at_rate(sitting, 20, true))
         }),
-        Line::new(TRICKLE, &[ROUND_TRIP], move |sitting| {
+        Line::new(TRICKLE, &[ROUND_TRIP, PACED], move |sitting| {
             Box::pin(at_rate(sitting, 200, true))
         }),
-        Line::new("200 events/s, polling", &[ROUND_TRIP], |sitting| {
+        Line::new("200 events/s, polling", &[ROUND_TRIP, PACED], |sitting| {
             Box::pin(at_rate(sitting, 200, false))
         }),
-        Line::new(HALF, &[ROUND_TRIP, USUAL], |sitting| {
+        Line::new(HALF, &[ROUND_TRIP, PACED, USUAL], |sitting| {
             Box::pin(at_share(sitting, 0.5))
         }),
-        Line::new("80 % of the drain rate", &[ROUND_TRIP, USUAL], |sitting| {
-            Box::pin(at_share(sitting, 0.8))
-        }),
-        Line::new(FIRST, &[ROUND_TRIP], |sitting| {
+        Line::new(
+            "80 % of the drain rate",
+            &[ROUND_TRIP, PACED, USUAL],
+            |sitting| Box::pin(at_share(sitting, 0.8)),
+        ),
+        Line::new(FIRST, &[ROUND_TRIP, PACED], |sitting| {
             Box::pin(first(sitting, true))
         }),
-        Line::new("first after silence, polling", &[ROUND_TRIP], |sitting| {
-            Box::pin(first(sitting, false))
-        }),
+        Line::new(
+            "first after silence, polling",
+            &[ROUND_TRIP, PACED],
+            |sitting| Box::pin(first(sitting, false)),
+        ),
     ];
     Group {
         name: "latency",
@@ -69,6 +73,8 @@ pub fn group() -> Group {
             Column::of(P999, 1),
             Column::ratio("p50, publish round trips", P50, ROUND_TRIP, P50),
             Column::ratio("p99, publish round trips", P99, ROUND_TRIP, P50),
+            Column::ratio("p50, at 200 a second", P50, PACED, P50),
+            Column::ratio("p99, at 200 a second", P99, PACED, P50),
             Column::of(SENT_P50, 2),
             Column::of(SENT_P99, 2),
             Column::of(RELAY_SHARE, 1),

@@ -120,17 +120,20 @@ fn write(
         let table = tables.iter().find(|(name, _)| *name == group.name);
         wanted.extend(table.cloned());
     }
-    let mut result = page::write(&wanted, conditions);
     let plotted = ["ceiling", "floor", "drain"];
     let bars: Vec<_> = groups
         .iter()
         .filter(|group| plotted.contains(&group.name))
         .collect();
-    if wanted.iter().any(|(group, _)| *group == "drain")
+    let mut result = Ok(());
+    // The plot stands above the table of the drains, and is as new as they are.
+    if let Some((_, table)) = wanted.iter_mut().find(|(group, _)| *group == "drain")
         && let Some(svg) = plot::rates(&bars, &sitting.results, conditions)
     {
-        result = result.and_then(|()| page::write_plot(&svg));
+        table.insert_str(0, "![Events a second, as bars](performance.svg)\n\n");
+        result = page::write_plot(&svg);
     }
+    result = result.and_then(|()| page::write(&wanted, conditions));
     if let Err(message) = &result {
         eprintln!("the page could not be written: {message}");
     }
