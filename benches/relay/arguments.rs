@@ -15,6 +15,8 @@ pub struct Arguments {
     pub statements: bool,
     /// Write tables and plot into docs/.
     pub write: bool,
+    /// PostgreSQL does not wait for its disk: to see that everything works, not for figures.
+    pub no_fsync: bool,
     /// How long a rate of writing is held.
     pub span: Duration,
     /// Silence before a first event.
@@ -42,6 +44,7 @@ impl Arguments {
             large: false,
             statements: false,
             write: false,
+            no_fsync: false,
             span: Duration::from_secs(10),
             silence: Duration::from_secs(10),
             only: Vec::new(),
@@ -59,6 +62,7 @@ impl Arguments {
                 "--large" => arguments.large = true,
                 "--statements" => arguments.statements = true,
                 "--write" => arguments.write = true,
+                "--no-fsync" => arguments.no_fsync = true,
                 "--rounds" => arguments.rounds = (number()? as usize).max(1),
                 "--events" => arguments.events = (number()? as u32).max(1),
                 "--span" => arguments.span = Duration::from_secs_f64(number()?),
@@ -69,6 +73,10 @@ impl Arguments {
                 }
                 name => arguments.only.push(name.to_owned()),
             }
+        }
+        if arguments.write && (arguments.no_fsync || cfg!(debug_assertions)) {
+            let message = "--write needs a release build and fsync: other figures mean nothing";
+            return Err(message.to_owned());
         }
         Ok(arguments)
     }
@@ -98,4 +106,5 @@ cargo bench --bench relay -- [OPTIONS] [WORD…]
   --silence N    seconds of silence before a first event (10)
   --large        with backlogs of millions, which take minutes to fill
   --statements   what took the database's time, after each line
-  --write        put tables and plot into docs/";
+  --write        put tables and plot into docs/
+  --no-fsync     quicker, to see that everything works; the figures mean nothing";

@@ -20,10 +20,11 @@ pub async fn conditions(arguments: &Arguments, stage: &Stage) -> String {
         ""
     };
     format!(
-        "{} rounds, backlogs of {} events of 1 KiB; {cores} cores, {model}, shared by all; {}; {CONDITIONS}{build}",
+        "{} rounds, backlogs of {} events of 1 KiB; {cores} cores, {model}, shared by all; {}; fsync {}, {CONDITIONS}{build}",
         arguments.rounds,
         grouped(&arguments.events.to_string()),
         stage.versions().await,
+        if arguments.no_fsync { "OFF" } else { "on" },
     )
 }
 

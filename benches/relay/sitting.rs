@@ -24,7 +24,7 @@ struct Audits {
 impl Sitting {
     pub async fn start(arguments: Arguments) -> Self {
         Self {
-            stage: Stage::start().await,
+            stage: Stage::start(!arguments.no_fsync).await,
             arguments,
             results: Results::default(),
             audits: RefCell::default(),

@@ -22,7 +22,6 @@ pub struct Stage {
 /// What PostgreSQL runs with beside the tests' settings: crash safe, and with some memory. It tells where its time
 /// goes only while [`Stage::count_statements`] has asked for it.
 const SETTINGS: &[(&str, &str)] = &[
-    ("fsync", "on"),
     ("full_page_writes", "on"),
     ("shared_buffers", "256MB"),
     ("max_wal_size", "4GB"),
@@ -30,11 +29,14 @@ const SETTINGS: &[(&str, &str)] = &[
 ];
 
 /// For the page: what the figures were measured with.
-pub const CONDITIONS: &str = "fsync on, shared_buffers 256 MB, max_wal_size 4 GB; JetStream file storage, its default sync interval";
+pub const CONDITIONS: &str =
+    "shared_buffers 256 MB, max_wal_size 4 GB; JetStream file storage, its default sync interval";
 
 impl Stage {
-    pub async fn start() -> Self {
-        let postgres = postgres::Server::start_own(SETTINGS).await;
+    pub async fn start(fsync: bool) -> Self {
+        let mut settings = SETTINGS.to_vec();
+        settings.push(("fsync", if fsync { "on" } else { "off" }));
+        let postgres = postgres::Server::start_own(&settings).await;
         postgres
             .execute("create extension pg_stat_statements")
             .await;
