@@ -28,7 +28,7 @@ const RELAY_SHARE: What = "relay, % of a core";
 const POSTGRES_SHARE: What = "PostgreSQL, % of a core";
 
 const TRICKLE: &str = "200 events/s";
-const HALF: &str = "half the drain rate";
+const HALF: &str = "50 % load";
 const FIRST: &str = "first after silence";
 
 /// Transactions a second that one writer manages beside everything else.
@@ -50,11 +50,9 @@ pub fn group() -> Group {
         Line::new(HALF, &[ROUND_TRIP, PACED, USUAL], |sitting| {
             Box::pin(at_share(sitting, 0.5))
         }),
-        Line::new(
-            "80 % of the drain rate",
-            &[ROUND_TRIP, PACED, USUAL],
-            |sitting| Box::pin(at_share(sitting, 0.8)),
-        ),
+        Line::new("80 % load", &[ROUND_TRIP, PACED, USUAL], |sitting| {
+            Box::pin(at_share(sitting, 0.8))
+        }),
         Line::new(FIRST, &[ROUND_TRIP, PACED], |sitting| {
             Box::pin(first(sitting, true))
         }),
