@@ -3,12 +3,16 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use crate::measurement::{Figures, NATS, OTHERS, POSTGRES, RATE, RELAY};
+
 /// Clock ticks a second in /proc, on every Linux there is.
 const TICKS: f64 = 100.0;
 
 /// Whose processor time is told apart.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Watched {
+    /// The relay; this process where there is none.
+    pub relay: Option<u32>,
     /// The postmaster.
     pub postgres: Option<u32>,
     /// The broker.
@@ -19,6 +23,8 @@ pub struct Watched {
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
     relay: f64,
+    /// Writers and what looks on, where the relay is another process.
+    program: f64,
     postgres: f64,
     nats: f64,
     machine: f64,
@@ -37,7 +43,7 @@ pub struct Meter {
 pub struct Cost {
     /// Wall time.
     pub wall: Duration,
-    /// Processor seconds of this process: the relay, or the plain client.
+    /// Processor seconds of the relay, or of this process where it plays it.
     pub relay: f64,
     /// Of PostgreSQL.
     pub postgres: f64,
@@ -45,6 +51,24 @@ pub struct Cost {
     pub nats: f64,
     /// Of everybody else, as a share of the machine.
     pub others: f64,
+}
+
+impl Cost {
+    /// As figures: the rate, and processor time an event.
+    pub fn figures(&self, events: u32) -> Figures {
+        let microseconds = |seconds: f64| seconds * 1e6 / f64::from(events);
+        Figures::default()
+            .with(RATE, f64::from(events) / self.wall.as_secs_f64())
+            .with(RELAY, microseconds(self.relay))
+            .with(POSTGRES, microseconds(self.postgres))
+            .with(NATS, microseconds(self.nats))
+            .with(OTHERS, self.others * 100.0)
+    }
+
+    /// These seconds as a share of one core over the whole time, in percent.
+    pub fn share(&self, seconds: f64) -> f64 {
+        seconds / self.wall.as_secs_f64() * 100.0
+    }
 }
 
 impl Meter {
@@ -64,9 +88,11 @@ impl Meter {
         let relay = after.relay - self.before.relay;
         let postgres = after.postgres - self.before.postgres;
         let nats = after.nats - self.before.nats;
+        let program = after.program - self.before.program;
         let all = after.machine - self.before.machine;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let others = (all - relay - postgres - nats) / (wall.as_secs_f64() * cores as f64);
+        let others =
+            (all - relay - program - postgres - nats) / (wall.as_secs_f64() * cores as f64);
         Cost {
             wall,
             relay,
@@ -79,7 +105,11 @@ impl Meter {
 
 fn used(watched: Watched) -> Used {
     Used {
-        relay: process("self").unwrap_or(0.0),
+        relay: watched
+            .relay
+            .map_or_else(|| process("self"), |id| process(&id.to_string()))
+            .unwrap_or(0.0),
+        program: watched.relay.and_then(|_| process("self")).unwrap_or(0.0),
         postgres: watched.postgres.map_or(0.0, family),
         nats: watched
             .nats

@@ -1,187 +1,135 @@
-//! The figures of all rounds, and their medians.
+//! Figures as tables: for the terminal and for the page alike.
 
-use crate::cpu::Cost;
-use crate::latency::{Idle, Latency};
-use crate::stage::CONDITIONS;
+use std::fmt::Write;
 
-/// Everything measured.
-pub struct Report {
-    events: u32,
-    rates: Vec<(String, Option<String>, Vec<Cost>)>,
-    latencies: Vec<(String, Vec<Latency>)>,
-    idles: Vec<(String, Vec<Idle>)>,
-}
+use crate::arguments::Arguments;
+use crate::measurement::{Group, Results};
+use crate::stage::{CONDITIONS, Stage};
 
-/// Prints what the figures were measured on.
-pub fn conditions(events: u32, rounds: usize) {
+/// What the figures were measured on, in one sentence.
+pub async fn conditions(arguments: &Arguments, stage: &Stage) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
         .map_or("unknown processor", |(_, model)| model);
-    println!("{events} events of 1 KiB, {rounds} rounds; {cores} cores, {model}");
-    println!("{CONDITIONS}");
-    if cfg!(debug_assertions) {
-        println!("NOT A RELEASE BUILD: these figures mean nothing");
-    }
-}
-
-impl Report {
-    pub fn new(events: u32) -> Self {
-        Self {
-            events,
-            rates: Vec::new(),
-            latencies: Vec::new(),
-            idles: Vec::new(),
-        }
-    }
-
-    /// Takes in a backlog. `ceiling` names the figure of the same round that it is compared with.
-    pub fn rate(&mut self, name: &str, ceiling: Option<&str>, cost: Cost) {
-        println!("  {name:28} {}", self.words(&cost));
-        match self.rates.iter_mut().find(|(known, ..)| known == name) {
-            Some((_, _, costs)) => costs.push(cost),
-            None => {
-                let ceiling = ceiling.map(str::to_owned);
-                self.rates.push((name.to_owned(), ceiling, vec![cost]));
-            }
-        }
-    }
-
-    pub fn latency(&mut self, name: &str, latency: Latency) {
-        println!(
-            "  {name:28} p50 {:.2} ms, p99 {:.2} ms, max {:.1} ms of {} events; with the commit p50 {:.2} ms, p99 {:.2} ms; {}",
-            latency.p50,
-            latency.p99,
-            latency.max,
-            latency.events,
-            latency.sent_p50,
-            latency.sent_p99,
-            share(&latency.cost),
-        );
-        match self.latencies.iter_mut().find(|(known, _)| known == name) {
-            Some((_, list)) => list.push(latency),
-            None => self.latencies.push((name.to_owned(), vec![latency])),
-        }
-    }
-
-    pub fn idle(&mut self, name: &str, idle: Idle) {
-        println!(
-            "  {name:28} {}; {} calls to the database in {:.0} s",
-            share(&idle.cost),
-            idle.calls,
-            idle.cost.wall.as_secs_f64()
-        );
-        match self.idles.iter_mut().find(|(known, _)| known == name) {
-            Some((_, list)) => list.push(idle),
-            None => self.idles.push((name.to_owned(), vec![idle])),
-        }
-    }
-
-    fn per_second(&self, cost: &Cost) -> f64 {
-        f64::from(self.events) / cost.wall.as_secs_f64()
-    }
-
-    fn words(&self, cost: &Cost) -> String {
-        let us = |seconds: f64| seconds * 1e6 / f64::from(self.events);
-        format!(
-            "{:7.0}/s; µs of processor an event: relay {:5.1}, postgres {:5.1}, nats {:5.1}; others {:.0} % of the machine",
-            self.per_second(cost),
-            us(cost.relay),
-            us(cost.postgres),
-            us(cost.nats),
-            cost.others * 100.0
-        )
-    }
-
-    /// The medians, as a table.
-    pub fn print(&self) {
-        let us = |seconds: f64| seconds * 1e6 / f64::from(self.events);
-        if !self.rates.is_empty() {
-            println!(
-                "\n| backlog | events/s | of the database alone (two sinks: of these alone) | of the broker alone | µs an event: relay | postgres | nats | others' load |\n|---|--:|--:|--:|--:|--:|--:|--:|"
-            );
-        }
-        for (name, ceiling, costs) in &self.rates {
-            let of = |other: &str| self.ratio(name, other);
-            println!(
-                "| {name} | {:.0} | {} | {} | {:.1} | {:.1} | {:.1} | {:.0} % |",
-                median(costs.iter().map(|cost| self.per_second(cost))),
-                ceiling.as_deref().and_then(of).unwrap_or_default(),
-                (name.contains("nats"))
-                    .then(|| of("broker alone"))
-                    .flatten()
-                    .unwrap_or_default(),
-                median(costs.iter().map(|cost| us(cost.relay))),
-                median(costs.iter().map(|cost| us(cost.postgres))),
-                median(costs.iter().map(|cost| us(cost.nats))),
-                median(costs.iter().map(|cost| cost.others)) * 100.0,
-            );
-        }
-        if !self.latencies.is_empty() {
-            println!(
-                "\n| commit to stream | p50 | p99 | max | commit included: p50 | p99 | relay, % of a core |\n|---|--:|--:|--:|--:|--:|--:|"
-            );
-        }
-        for (name, list) in &self.latencies {
-            let of = |pick: fn(&Latency) -> f64| median(list.iter().map(pick));
-            println!(
-                "| {name} | {:.2} ms | {:.2} ms | {:.1} ms | {:.2} ms | {:.2} ms | {:.1} |",
-                of(|l| l.p50),
-                of(|l| l.p99),
-                of(|l| l.max),
-                of(|l| l.sent_p50),
-                of(|l| l.sent_p99),
-                of(|l| l.cost.relay / l.cost.wall.as_secs_f64() * 100.0),
-            );
-        }
-        for (name, list) in &self.idles {
-            println!(
-                "\n{name}: relay {:.2} % of a core, postgres {:.2} %, {:.0} calls to the database in {:.0} s",
-                median(
-                    list.iter()
-                        .map(|i| i.cost.relay / i.cost.wall.as_secs_f64() * 100.0)
-                ),
-                median(
-                    list.iter()
-                        .map(|i| i.cost.postgres / i.cost.wall.as_secs_f64() * 100.0)
-                ),
-                median(list.iter().map(|i| i.calls as f64)),
-                list[0].cost.wall.as_secs_f64(),
-            );
-        }
-    }
-
-    /// The median over the rounds of the ratio to another figure of the same round.
-    fn ratio(&self, name: &str, other: &str) -> Option<String> {
-        let find = |wanted: &str| self.rates.iter().find(|(known, ..)| known == wanted);
-        let (own, other) = (&find(name)?.2, &find(other)?.2);
-        let ratios = own
-            .iter()
-            .zip(other)
-            .map(|(own, other)| other.wall.as_secs_f64() / own.wall.as_secs_f64());
-        Some(format!("{:.2}", median(ratios)))
-    }
-}
-
-fn share(cost: &Cost) -> String {
-    let wall = cost.wall.as_secs_f64();
+    let build = if cfg!(debug_assertions) {
+        "; NOT A RELEASE BUILD, these figures mean nothing"
+    } else {
+        ""
+    };
     format!(
-        "% of a core: relay {:.1}, postgres {:.1}, nats {:.1}; others {:.0} % of the machine",
-        cost.relay / wall * 100.0,
-        cost.postgres / wall * 100.0,
-        cost.nats / wall * 100.0,
-        cost.others * 100.0
+        "{} rounds, backlogs of {} events of 1 KiB; {cores} cores, {model}, shared by all; {}; fsync {}, {CONDITIONS}{build}",
+        arguments.rounds,
+        grouped(&arguments.events.to_string()),
+        stage.versions().await,
+        if arguments.no_fsync { "OFF" } else { "on" },
     )
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        even if even % 2 == 0 => f64::midpoint(sorted[even / 2 - 1], sorted[even / 2]),
-        odd => sorted[odd / 2],
+/// A group's table, and its goals; nothing if none of it was measured.
+pub fn table(group: &Group, results: &Results) -> Option<String> {
+    let lines: Vec<_> = group
+        .lines
+        .iter()
+        .filter(|line| results.has(&line.name))
+        .collect();
+    if lines.is_empty() {
+        return None;
     }
+    let cell = |line: &crate::measurement::Line, column: &crate::measurement::Column| {
+        let base = line.against.first().map(String::as_str);
+        results
+            .median(&line.name, base, column.value)
+            .map_or_else(String::new, |value| number(value, column.decimals))
+    };
+    // A column in which nothing stands is left out.
+    let columns: Vec<_> = group
+        .columns
+        .iter()
+        .filter(|column| lines.iter().any(|line| !cell(line, column).is_empty()))
+        .collect();
+    let remarks = lines
+        .iter()
+        .any(|line| results.remark(&line.name).is_some());
+    let mut text = String::from("| |");
+    for column in &columns {
+        write!(text, " {} |", column.title).unwrap();
+    }
+    text.push_str(if remarks { " |\n|---|" } else { "\n|---|" });
+    text.push_str(&"--:|".repeat(columns.len()));
+    text.push_str(if remarks { "---|\n" } else { "\n" });
+    for line in &lines {
+        write!(text, "| {} |", line.name).unwrap();
+        for column in &columns {
+            write!(text, " {} |", cell(line, column)).unwrap();
+        }
+        if remarks {
+            let remark = results.remark(&line.name).unwrap_or_default();
+            write!(text, " {remark} |").unwrap();
+        }
+        text.push('\n');
+    }
+    text.push_str(&goals(group, results));
+    Some(text)
+}
+
+/// What should have come out beside what did.
+fn goals(group: &Group, results: &Results) -> String {
+    let mut text = String::new();
+    for goal in &group.goals {
+        let line = group.lines.iter().find(|line| line.name == goal.line);
+        let base = line
+            .and_then(|line| line.against.first())
+            .map(String::as_str);
+        let Some(value) = results.median(goal.line, base, goal.value) else {
+            continue;
+        };
+        let verdict = if goal.bound.holds(value) {
+            "met"
+        } else {
+            "**missed**"
+        };
+        writeln!(
+            text,
+            "| {} | {} | {} | {} | {verdict} |",
+            goal.line,
+            goal.words,
+            goal.bound,
+            number(value, 2)
+        )
+        .unwrap();
+    }
+    if text.is_empty() {
+        return text;
+    }
+    format!("\n| goal | | wanted | measured | |\n|---|---|---|--:|---|\n{text}")
+}
+
+fn number(value: f64, decimals: usize) -> String {
+    if value.is_nan() {
+        return String::new();
+    }
+    grouped(&format!("{value:.decimals$}"))
+}
+
+/// With commas between thousands.
+pub fn grouped(number: &str) -> String {
+    let (whole, rest) = number.split_once('.').map_or((number, ""), |parts| parts);
+    let (sign, digits) = whole
+        .strip_prefix('-')
+        .map_or(("", whole), |digits| ("-", digits));
+    let mut text = String::from(sign);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if !rest.is_empty() {
+        text.push('.');
+        text.push_str(rest);
+    }
+    text
 }

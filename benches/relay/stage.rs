@@ -1,33 +1,17 @@
-//! The servers, outboxes and streams that the measurements run on.
+//! The servers and streams that the measurements run on.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_nats::jetstream::stream::Stream;
 use outboxd::relay::{DatabaseOptions, Options, SinkOptions};
 use outboxd::retry::Policy;
 use outboxd::route::{Route, Routes};
 use outboxd::sink::Sink;
-use outboxd::sink::memory::Memory;
-use outboxd::sink::nats::{Mode, Nats};
-use outboxd::source::postgres::Postgres;
 use outboxd::source::{PublishedKeep, Retention, Source};
-use sqlx::Connection;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::cpu::Watched;
-use crate::it::support::postgres::Database;
-use crate::it::support::{nats, postgres, roles};
-
-/// How far the keys of a backlog spread.
-#[derive(Debug, Clone, Copy)]
-pub enum Keys {
-    /// Over so many, at random.
-    Over(u32),
-    /// All events have the same.
-    One,
-    /// None has one.
-    None,
-}
+use crate::it::support::{nats, postgres};
 
 /// A PostgreSQL and a nats-server.
 pub struct Stage {
@@ -35,47 +19,82 @@ pub struct Stage {
     pub nats: nats::Server,
 }
 
-/// What PostgreSQL runs with beside the tests' settings: crash safe, and with some memory.
+/// What PostgreSQL runs with beside the tests' settings: crash safe, and with some memory. It tells where its time
+/// goes only while [`Stage::count_statements`] has asked for it.
 const SETTINGS: &[(&str, &str)] = &[
-    ("fsync", "on"),
     ("full_page_writes", "on"),
     ("shared_buffers", "256MB"),
     ("max_wal_size", "4GB"),
+    ("shared_preload_libraries", "pg_stat_statements"),
 ];
 
 /// For the page: what the figures were measured with.
-pub const CONDITIONS: &str = "fsync on, shared_buffers 256 MB, max_wal_size 4 GB; JetStream file storage, its default sync interval";
-
-/// For a look at where the database's time goes.
-const STATISTICS: &[(&str, &str)] = &[
-    ("shared_preload_libraries", "pg_stat_statements"),
-    ("pg_stat_statements.track", "all"),
-    ("track_io_timing", "on"),
-];
+pub const CONDITIONS: &str =
+    "shared_buffers 256 MB, max_wal_size 4 GB; JetStream file storage, its default sync interval";
 
 impl Stage {
-    /// With `statistics` on, [`Self::statements`] tells what the server did.
-    pub async fn start(statistics: bool) -> Self {
+    pub async fn start(fsync: bool) -> Self {
         let mut settings = SETTINGS.to_vec();
-        if statistics {
-            settings.extend(STATISTICS);
-        }
+        settings.push(("fsync", if fsync { "on" } else { "off" }));
         let postgres = postgres::Server::start_own(&settings).await;
-        if statistics {
-            postgres
-                .execute("create extension pg_stat_statements")
-                .await;
-        }
-        Self {
+        postgres
+            .execute("create extension pg_stat_statements")
+            .await;
+        let stage = Self {
             postgres,
             nats: nats::Server::start().await,
+        };
+        stage.count_statements(false).await;
+        stage
+    }
+
+    async fn connect(&self) -> PgConnection {
+        let url = format!("postgres://postgres@{}/postgres", self.postgres.address());
+        PgConnection::connect(&url).await.unwrap()
+    }
+
+    /// Counts statements and their time from now on, or no longer.
+    pub async fn count_statements(&self, on: bool) {
+        let track = if on { "all" } else { "none" };
+        let mut connection = self.connect().await;
+        for sql in [
+            format!("alter system set pg_stat_statements.track = '{track}'"),
+            "select pg_reload_conf()".to_owned(),
+            "select pg_stat_statements_reset()".to_owned(),
+        ] {
+            sqlx::raw_sql(AssertSqlSafe(sql))
+                .execute(&mut connection)
+                .await
+                .unwrap();
         }
     }
 
-    /// The statements that took most of the server's time, and begins to count anew.
+    /// The longest statement that contains these words, in milliseconds.
+    pub async fn longest(&self, words: &str) -> f64 {
+        sqlx::query_scalar(
+            "select coalesce(max(max_exec_time), 0) from pg_stat_statements
+             where query ilike '%' || $1 || '%' and query not ilike '%pg_stat_statements%'",
+        )
+        .bind(words)
+        .fetch_one(&mut self.connect().await)
+        .await
+        .unwrap()
+    }
+
+    /// Blocks that statements have looked at since [`Self::count_statements`].
+    pub async fn blocks(&self) -> f64 {
+        sqlx::query_scalar(
+            "select coalesce(sum(shared_blks_hit + shared_blks_read), 0)::float8 from pg_stat_statements
+             where query not ilike '%pg_stat_statements%'",
+        )
+        .fetch_one(&mut self.connect().await)
+        .await
+        .unwrap()
+    }
+
+    /// The statements that took most of the server's time; begins to count anew.
     pub async fn statements(&self) -> Vec<String> {
-        let url = format!("postgres://postgres@{}/postgres", self.postgres.address());
-        let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
+        let mut connection = self.connect().await;
         let lines = sqlx::query_scalar(
             "select format('%s ms in %s calls, %s rows, %s blocks: %s', total_exec_time::int, calls, rows,
                       shared_blks_hit + shared_blks_read, left(regexp_replace(query, '\\s+', ' ', 'g'), 150))
@@ -91,20 +110,47 @@ impl Stage {
         lines
     }
 
-    pub fn watched(&self) -> Watched {
-        Watched {
-            postgres: self.postgres.id(),
-            nats: self.nats.id(),
+    /// Where the log of the database's changes stands, in bytes.
+    pub async fn wal(&self) -> f64 {
+        sqlx::query_scalar("select (pg_current_wal_lsn() - '0/0')::float8")
+            .fetch_one(&mut self.connect().await)
+            .await
+            .unwrap()
+    }
+
+    /// `version()` in short.
+    pub async fn versions(&self) -> String {
+        let postgres: String = sqlx::query_scalar("show server_version")
+            .fetch_one(&mut self.connect().await)
+            .await
+            .unwrap();
+        let nats = self.nats.client().await.server_info().version;
+        let postgres = postgres.split_whitespace().next().unwrap_or_default();
+        format!("PostgreSQL {postgres}, nats-server {nats}")
+    }
+
+    /// Drops the databases and the stream of what was measured.
+    pub async fn clear(&self) {
+        let _ = self.nats.jetstream().await.delete_stream("EVENTS").await;
+        let names: Vec<String> =
+            sqlx::query_scalar("select datname::text from pg_database where datname ~ '^t[0-9]+$'")
+                .fetch_all(&mut self.connect().await)
+                .await
+                .unwrap();
+        for name in names {
+            self.postgres
+                .execute(&format!("drop database {name} with (force)"))
+                .await;
         }
     }
 
-    /// A new, migrated outbox with `events` of 1 KiB.
-    pub async fn outbox(&self, keep: PublishedKeep, events: u32, keys: Keys) -> Outbox {
-        let database = self.postgres.database().await;
-        roles::migrate(&database).await;
-        let outbox = Outbox { database, keep };
-        outbox.fill(events, keys).await;
-        outbox
+    /// Whose processor time counts; the relay's is this process's unless `relay` names another.
+    pub fn watched(&self, relay: Option<u32>) -> Watched {
+        Watched {
+            relay,
+            postgres: self.postgres.id(),
+            nats: self.nats.id(),
+        }
     }
 
     /// A new, empty stream in the place of the one before.
@@ -116,77 +162,6 @@ impl Stage {
         });
         self.nats.create_stream(config).await
     }
-
-    /// The sink that fills the stream.
-    pub fn sink(&self) -> Arc<dyn Sink> {
-        let options = outboxd::sink::nats::Options {
-            name: "events".to_owned(),
-            url: self.nats.url(),
-            user: None,
-            password: None,
-            password_file: None,
-            token: None,
-            token_file: None,
-            creds_file: None,
-            tls: None,
-            ca_file: None,
-            client_cert_file: None,
-            client_key_file: None,
-            stream: "EVENTS".to_owned(),
-            create_stream: false,
-            subject: "events.{kind}".to_owned(),
-            mode: Mode::Auto,
-            repeats_within: Duration::from_secs(30),
-        };
-        Arc::new(Nats::new(options).unwrap())
-    }
-}
-
-/// An outbox in PostgreSQL.
-pub struct Outbox {
-    pub database: Database,
-    keep: PublishedKeep,
-}
-
-impl Outbox {
-    /// A source on it, with connections of its own.
-    pub fn source(&self) -> Arc<Postgres> {
-        let options = outboxd::source::postgres::Options {
-            keep: self.keep,
-            statement_timeout: Duration::from_secs(30),
-            ..roles::options(&self.database.url)
-        };
-        Arc::new(Postgres::new(options).unwrap())
-    }
-
-    async fn fill(&self, events: u32, keys: Keys) {
-        let key = match keys {
-            // A hash of the number: spread at random, the same in every run.
-            Keys::Over(keys) => format!("'k' || (hashint4(n) & 2147483647) % {keys}"),
-            Keys::One => "'hot'".to_owned(),
-            Keys::None => "null".to_owned(),
-        };
-        self.database
-            .execute(&format!(
-                "insert into outbox.event (kind, ordering_key, payload, headers)
-                   select 'order.changed', {key}, json_build_object('n', n, 'x', repeat('y', 1000)),
-                          jsonb_build_object('request_id', 'r-' || n)
-                   from generate_series(1, {events}) n"
-            ))
-            .await;
-        for sql in ["vacuum analyze outbox.event", "checkpoint"] {
-            self.database.execute_as_superuser(sql).await;
-        }
-    }
-
-    /// Rows pending.
-    pub async fn pending(&self) -> i64 {
-        let mut connection = self.database.connect().await;
-        sqlx::query_scalar("select count(*) from outbox.event")
-            .fetch_one(&mut connection)
-            .await
-            .unwrap()
-    }
 }
 
 /// A relay of everything in `source` to `sink`, with the defaults of a configuration file.
@@ -194,19 +169,12 @@ pub fn options(source: Arc<dyn Source>, sink: Arc<dyn Sink>, keep: PublishedKeep
     with_sinks(source, vec![SinkOptions::new("events", sink)], keep)
 }
 
-/// The same to several sinks in memory.
-pub fn options_to(
+/// The same to several sinks.
+pub fn with_sinks(
     source: Arc<dyn Source>,
-    sinks: Vec<(&str, Memory)>,
+    sinks: Vec<SinkOptions>,
     keep: PublishedKeep,
 ) -> Options {
-    let sinks = sinks
-        .into_iter()
-        .map(|(name, sink)| SinkOptions::new(name, Arc::new(sink)));
-    with_sinks(source, sinks.collect(), keep)
-}
-
-fn with_sinks(source: Arc<dyn Source>, sinks: Vec<SinkOptions>, keep: PublishedKeep) -> Options {
     let route = Route {
         name: "all".into(),
         kinds: vec!["*".into()],

@@ -23,6 +23,7 @@ mod config_shown;
 mod core;
 mod database_work;
 mod e2e;
+mod measurements;
 mod postgres_admin;
 mod postgres_conformance;
 mod postgres_faults;
