@@ -175,7 +175,7 @@ impl SequencerActor {
             }
             Message::Answered { seq, reply } => state.answered(seq, reply),
             Message::Offered(number) => state.offered(number),
-            Message::Back => state.offer_next(),
+            Message::Back => state.back(),
             Message::Closed(seq) => state.closed(seq),
             Message::Kept(seq) => state.kept(seq),
             Message::Halt => state.halt(),
@@ -294,6 +294,11 @@ impl State {
                 recalled,
             }),
         }
+        self.back();
+    }
+
+    /// Something came back: perhaps everything has.
+    fn back(&mut self) {
         if self.run.is_stopped() && self.run.is_back() {
             self.take_stock();
         }

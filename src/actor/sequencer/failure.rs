@@ -45,6 +45,9 @@ impl State {
             return self.conclude(failure);
         }
         self.run.stop();
+        // Those before it may still be out, and are stored without a word.
+        self.chain.ask_for_news();
+        self.reconcile();
         // What still waits for a permit need not come by one to be told.
         let waiting = self.waits.and_then(|(seq, _)| self.offers.get_mut(&seq));
         waiting.and_then(Option::take);
