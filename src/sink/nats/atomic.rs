@@ -26,12 +26,12 @@ impl NatsSession {
     pub(super) async fn publish_atomic(
         &self,
         messages: &[Message],
+        deadline: Instant,
         timeout: Duration,
     ) -> Option<Vec<Result<Receipt, PublishError>>> {
         let all = |error: &dyn Fn() -> PublishError| {
             Some(messages.iter().map(|_| Err(error())).collect::<Vec<_>>())
         };
-        let deadline = Instant::now() + timeout;
         match self.send_atomic(messages, deadline).await {
             Ok(Some(Reply::Ack(ack))) if ack.error().is_none() => {
                 let last = ack.place();

@@ -87,6 +87,26 @@ pub fn rejected(code: &'static str) -> PublishErrorKind {
     PublishErrorKind::Rejected { code }
 }
 
+/// Users of which one may not publish everything, and one hears nothing.
+pub const PERMISSIONS: &str = r#"authorization { users: [
+    { user: relay, password: "p@ss/w?rd#%:&", permissions: { publish: { deny: ["evt.secret.>"] } } },
+    { user: deaf, password: "x", permissions: { subscribe: { deny: ["_INBOX.>"] } } },
+    { user: admin, password: "x" }
+] }"#;
+
+pub fn as_user(server: &nats::Server, user: &str, password: &str) -> Options {
+    Options {
+        user: Some(user.to_owned()),
+        password: Some(password.to_owned().into()),
+        ..options(server.url())
+    }
+}
+
+pub async fn admin(server: &nats::Server) -> async_nats::jetstream::Context {
+    let connect = async_nats::ConnectOptions::with_user_and_password("admin".into(), "x".into());
+    async_nats::jetstream::new(connect.connect(server.url()).await.unwrap())
+}
+
 /// A message as a consumer sees it.
 pub fn arrived(headers: &async_nats::HeaderMap, payload: bytes::Bytes) -> Arrived {
     let mut all: BTreeMap<String, String> = BTreeMap::new();
