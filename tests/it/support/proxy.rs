@@ -112,8 +112,9 @@ impl Proxy {
         *self.server.lock().unwrap() = server.into();
     }
 
-    /// Switches, for open connections too.
+    /// Switches, for open connections too, and forgets [`Self::set_after`].
     pub fn set(&self, mode: Mode) {
+        *self.limit.lock().unwrap() = None;
         self.mode.send_replace(mode);
     }
 
