@@ -1,5 +1,6 @@
 //! The sink `nats` against real servers, and against a scripted one for what real servers rarely do.
 
+mod atomic;
 pub mod bench;
 mod cut;
 mod fake;
