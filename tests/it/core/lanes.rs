@@ -318,6 +318,35 @@ async fn the_first_failure_decides_and_the_rest_comes_back_in_order() {
 }
 
 #[tokio::test]
+async fn what_is_queued_behind_a_failure_comes_back_unsent() {
+    for answer in [
+        (|| Answer::Fail(PublishError::retryable("not yet"))) as fn() -> Answer,
+        || Answer::Fail(PublishError::rejected("refused", "no")),
+        || Answer::TakeSilently,
+        || Answer::Hang,
+    ] {
+        let bench = Bench::start(Some(LANE)).await;
+        let mut fails = true;
+        bench.sink.on(move |delivery| {
+            let now = number(delivery) == 10 && std::mem::take(&mut fails);
+            now.then(answer)
+        });
+        let gate = bench.busy().await;
+        bench.insert("k", 1..=250);
+        bench.out(251).await;
+        gate.open();
+        let calls = joined(bench.calls().await);
+        let behind = batch(11..=250);
+        assert!(calls.ends_with(&[behind]), "{calls:?}");
+        let mut expected: Vec<u32> = (1..=250).collect();
+        if matches!(answer(), Answer::Fail(error) if error.message == "no") {
+            expected.remove(9);
+        }
+        assert_eq!(numbers(&bench.sink.received(), "k"), expected);
+    }
+}
+
+#[tokio::test]
 async fn a_rejected_event_is_set_aside_and_what_was_behind_it_goes_on() {
     let bench = Bench::start(Some(LANE)).await;
     bench.sink.on(|delivery| {
