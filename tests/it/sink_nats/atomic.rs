@@ -2,19 +2,21 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream::{Config, Stream};
 use bytes::Bytes;
 use outboxd::event::Payload;
 use outboxd::sink::nats::Nats;
 use outboxd::sink::{Delivery, PublishErrorKind};
-use outboxd::testing::sink::delivery_of;
+use outboxd::testing::sink::{delivery, delivery_of};
 
 use super::bench::{
-    PERMISSIONS, SOON, UNAVAILABLE, admin, as_user, atomic, config, create, open, rejected,
+    PERMISSIONS, SOON, UNAVAILABLE, admin, as_user, atomic, config, create, kind, open, rejected,
 };
 use super::lane::{Results, events, places, publish};
 use crate::support::nats;
+use crate::support::proxy::{Mode, Proxy};
 
 /// Messages of the stream for each batch, by its id; those without one are under none.
 async fn batches(stream: &Stream) -> HashMap<Option<String>, u64> {
@@ -169,4 +171,25 @@ async fn a_stream_that_allows_no_batches_any_more_gets_its_events_singly() {
     let batch = events(1, 300, 3);
     let results = publish(&session, &batch).await;
     all_in_place(&stream, &batch, &results).await;
+}
+
+#[tokio::test]
+async fn a_batch_that_nobody_answers_ends_in_time_and_is_not_sent_again_behind_it() {
+    let server = nats::Server::start().await;
+    let stream = create(&server, atomic()).await;
+    let network = Proxy::to(server.address()).await;
+    let session = open(format!("nats://{}", network.address())).await;
+    network.set(Mode::Mute);
+    let patience = Duration::from_millis(500);
+    let batch = events(1, 300, 3);
+    let began = Instant::now();
+    let results = session.publish_batch(&batch, patience).await;
+    assert!(began.elapsed() < 2 * patience, "{:?}", began.elapsed());
+    let mut kinds = results.into_iter().map(kind);
+    assert_eq!(kinds.next(), Some(UNAVAILABLE));
+    assert!(kinds.all(|kind| kind == PublishErrorKind::Behind));
+    session.close().await;
+    let session = open(server.url()).await;
+    session.publish(&delivery(1_000), SOON).await.unwrap();
+    assert_eq!(stream.get_info().await.unwrap().state.messages, 1);
 }

@@ -14,7 +14,8 @@ use uuid::Uuid;
 use super::bench::{
     SOON, UNAVAILABLE, admin, arrived, as_user, batched, create, open, options, rejected,
 };
-use crate::support::nats;
+use crate::support::proxy::{Direction, Mode, Proxy};
+use crate::support::{eventually, nats};
 
 pub type Results = Vec<Result<Receipt, PublishError>>;
 
@@ -377,6 +378,68 @@ async fn a_stream_that_allows_no_batches_any_more_asks_for_a_new_session() {
     for delivery in &batch {
         let receipt = session.publish(delivery, SOON).await.unwrap();
         assert!(!receipt.duplicate);
+    }
+}
+
+#[tokio::test]
+async fn a_batch_under_way_ends_at_once_when_the_stream_allows_none_any_more() {
+    let server = nats::Server::start().await;
+    let stream = create(&server, batched()).await;
+    let network = Proxy::to(server.address()).await;
+    let session = open(format!("nats://{}", network.address())).await;
+    network.set_after(40_000, Direction::ToServer, Mode::Hold);
+    let batch = events(1, 500, 3);
+    let change = async {
+        let held = eventually(SOON, "some of it is stored", || async {
+            let stored = stream.get_info().await.unwrap().state.messages;
+            (stored > 10).then_some(()).ok_or(stored.to_string())
+        });
+        held.await;
+        let jetstream = server.jetstream().await;
+        let now = super::bench::config();
+        jetstream.update_stream(now).await.unwrap();
+        network.set(Mode::Pass);
+    };
+    let before = std::time::Instant::now();
+    let (results, ()) = tokio::join!(publish(&session, &batch), change);
+    assert!(before.elapsed() < SOON / 4, "only the time told");
+    // How far the batch came was not said; what came afterwards was refused.
+    let kinds = results.into_iter().map(|result| result.unwrap_err().kind);
+    let kinds: Vec<_> = kinds.collect();
+    let unknown = kinds
+        .iter()
+        .filter(|kind| **kind == PublishErrorKind::Unknown);
+    let unknown = unknown.count();
+    assert!(
+        kinds[..unknown]
+            .iter()
+            .all(|kind| *kind == PublishErrorKind::Unknown)
+    );
+    assert!(kinds[unknown..].iter().all(|kind| *kind == BEHIND));
+    let stored = places(&stream).await.len();
+    assert!(
+        10 < stored && stored <= unknown && unknown < 500,
+        "{stored} of {unknown}"
+    );
+    // Whoever goes on with it is sent to a new session.
+    let results = publish(&session, &batch).await;
+    assert!(results[0].as_ref().unwrap_err().is_connection_lost());
+}
+
+#[tokio::test]
+async fn a_stream_that_was_made_anew_is_no_reason_for_a_wrong_place() {
+    let server = nats::Server::start().await;
+    create(&server, batched()).await;
+    let session = open(server.url()).await;
+    let before = events(1, 300, 3);
+    assert!(publish(&session, &before).await.iter().all(Result::is_ok));
+    server.jetstream().await.delete_stream("EVT").await.unwrap();
+    let stream = create(&server, batched()).await;
+    let batch = events(301, 100, 3);
+    let results = publish(&session, &batch).await;
+    expect_stored(&stream, &batch, &results).await;
+    for result in results {
+        assert_eq!(result.unwrap().position, None);
     }
 }
 
