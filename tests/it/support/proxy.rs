@@ -32,6 +32,16 @@ pub enum Mode {
     Lag(Duration),
 }
 
+impl Mode {
+    fn swallows(self, direction: Direction) -> bool {
+        match self {
+            Self::Hole => true,
+            Self::Mute => direction == Direction::ToClient,
+            Self::Pass | Self::Cut | Self::Hold | Self::Lag(_) => false,
+        }
+    }
+}
+
 /// The proxy. Dropping it resets its connections.
 #[derive(Debug)]
 pub struct Proxy {
@@ -287,11 +297,7 @@ async fn pump(
     let mut buffer = vec![0; 64 << 10];
     loop {
         let now = chosen.mode(&mut mode);
-        let swallow = match now {
-            Mode::Hole => true,
-            Mode::Mute => direction == Direction::ToClient,
-            _ => false,
-        };
+        let swallow = now.swallows(direction);
         if now == Mode::Cut || (lost && !swallow) {
             return Err(Reset);
         }
@@ -317,7 +323,13 @@ async fn pump(
                         }
                         queued = 0;
                         to.write_all(&buffer[..pass]).await.map_err(|_| Reset)?;
-                        lost = pass < n;
+                        let rest = &buffer[pass..n];
+                        if then == Mode::Cut || then.swallows(direction) {
+                            lost = !rest.is_empty();
+                        } else {
+                            queue.push_back((Instant::now(), rest.to_vec()));
+                            queued = rest.len();
+                        }
                         chosen.trouble.switch.send_replace(then);
                         continue;
                     }
