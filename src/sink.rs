@@ -73,8 +73,8 @@ pub trait Session: Send + Sync + 'static {
     ///
     /// What such a session promises: an event of a key is stored only if every event of this key before it in the
     /// batch is. So of each key a beginning is `Ok`, then one has failed with its own reason, and the rest is
-    /// [`PublishErrorKind::Behind`] (not stored, and never will be) or `Unknown`. Nothing that is not `Unknown`
-    /// changes its fate after the return.
+    /// [`PublishErrorKind::Behind`] (not stored, and never will be) or `Unknown`; where the batch ended with the failure
+    /// of another key, all that follows is `Behind`. Nothing that is not `Unknown` changes its fate after the return.
     ///
     /// Returns within `timeout`, or soon after. Dropping the future leaves every outcome unknown.
     async fn publish_batch(

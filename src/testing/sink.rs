@@ -16,6 +16,8 @@ use uuid::Uuid;
 use crate::event::{Event, Payload, Timestamp};
 use crate::sink::{Delivery, PublishError, PublishErrorKind, Session, Sink};
 
+mod batches;
+
 /// What a test knows about a destination.
 #[async_trait]
 pub trait Bench: Send + Sync {
@@ -143,6 +145,7 @@ pub async fn conformance(bench: &dyn Bench) {
         .a_lost_destination_ends_the_session_and_comes_back()
         .await;
     suite.a_closed_session_sends_nothing_more().await;
+    suite.batches_keep_order().await;
 }
 
 struct Suite<'a> {

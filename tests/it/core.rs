@@ -3,6 +3,7 @@
 mod bench;
 pub mod chaos;
 mod failures;
+mod lanes;
 mod life;
 mod operate;
 mod order;

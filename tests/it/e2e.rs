@@ -6,6 +6,7 @@ mod database;
 mod feeds;
 mod gaps;
 mod keys;
+mod lanes;
 mod load;
 mod operate;
 mod poison;

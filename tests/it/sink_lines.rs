@@ -13,7 +13,7 @@ use base64::Engine as _;
 use outboxd::sink::file::{File, Options};
 use outboxd::sink::memory::Memory;
 use outboxd::sink::stdout::Stdout;
-use outboxd::sink::{PublishErrorKind, Session, Sink};
+use outboxd::sink::{Lanes, PublishErrorKind, Session, Sink};
 use outboxd::testing::sink::{Arrived, Bench, conformance, delivery};
 
 use crate::support::eventually;
@@ -205,6 +205,17 @@ impl Bench for MemoryBench {
 #[tokio::test]
 async fn memory_conforms() {
     conformance(&MemoryBench(Memory::new())).await;
+}
+
+#[tokio::test]
+async fn memory_that_keeps_order_conforms() {
+    let sink = Memory::new();
+    sink.keep_order(Some(Lanes {
+        count: 2,
+        events: 100,
+        bytes: 1 << 20,
+    }));
+    conformance(&MemoryBench(sink)).await;
 }
 
 async fn open(path: &Path) -> Arc<dyn Session> {

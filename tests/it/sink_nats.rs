@@ -1,7 +1,10 @@
 //! The sink `nats` against real servers, and against a scripted one for what real servers rarely do.
 
+mod atomic;
 pub mod bench;
+mod cut;
 mod fake;
+mod lane;
 mod limits;
 mod logins;
 mod loss;

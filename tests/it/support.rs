@@ -17,6 +17,7 @@
 #![allow(dead_code)]
 
 pub mod certificates;
+pub mod cluster;
 mod eventually;
 pub mod fake_nats;
 pub mod nats;

@@ -59,6 +59,11 @@ impl Ack {
         self.seq
     }
 
+    /// Another stream than this said it.
+    pub(super) fn is_not_of(&self, stream: &str) -> bool {
+        self.stream.as_deref().is_some_and(|other| other != stream)
+    }
+
     /// The stream had it already.
     pub(super) fn is_duplicate(&self) -> bool {
         self.duplicate
@@ -91,6 +96,13 @@ impl Ack {
     }
 }
 
+/// A stream that is not the expected one refused the event.
+pub(super) fn belongs_elsewhere(error: &ApiError, stream: &str, subject: &str) -> PublishError {
+    PublishError::unavailable(format!(
+        "subject {subject} belongs to another stream than {stream}: {error}"
+    ))
+}
+
 /// What a refusal means for the event on this subject.
 pub(super) fn refused(error: &ApiError, stream: &str, subject: &str) -> PublishError {
     match error.err_code {
@@ -100,9 +112,7 @@ pub(super) fn refused(error: &ApiError, stream: &str, subject: &str) -> PublishE
             format!("stream {stream} refused the event: {error}"),
         ),
         // Expected stream does not match.
-        10_060 => PublishError::unavailable(format!(
-            "subject {subject} belongs to another stream than {stream}: {error}"
-        )),
+        10_060 => belongs_elsewhere(error, stream, subject),
         code if is_about_the_stream(code) || error.code >= 500 || error.code == 429 => {
             PublishError::unavailable(format!("stream {stream} takes no events now: {error}"))
         }

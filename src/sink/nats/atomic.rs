@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::inbox::Reply;
 use super::session::{Message, NatsSession};
-use crate::sink::{PublishError, Receipt};
+use crate::sink::{PublishError, PublishErrorKind, Receipt};
 
 /// Messages of one batch, at most: the server's own limit.
 pub(super) const MESSAGES: usize = 1_000;
@@ -26,12 +26,12 @@ impl NatsSession {
     pub(super) async fn publish_atomic(
         &self,
         messages: &[Message],
+        deadline: Instant,
         timeout: Duration,
     ) -> Option<Vec<Result<Receipt, PublishError>>> {
         let all = |error: &dyn Fn() -> PublishError| {
             Some(messages.iter().map(|_| Err(error())).collect::<Vec<_>>())
         };
-        let deadline = Instant::now() + timeout;
         match self.send_atomic(messages, deadline).await {
             Ok(Some(Reply::Ack(ack))) if ack.error().is_none() => {
                 let last = ack.place();
@@ -47,12 +47,15 @@ impl NatsSession {
             }
             Ok(Some(_)) => None,
             Ok(None) => all(&|| PublishError::unknown(self.why_lost())),
-            Err(Failed::NotCommitted(error)) if error.is_connection_lost() => {
-                let mut results = vec![Err(error)];
-                results.resize_with(messages.len(), || Err(PublishError::behind()));
-                Some(results)
-            }
-            Err(Failed::NotCommitted(_)) => None,
+            Err(Failed::NotCommitted(error)) => match error.kind {
+                // One of them is to blame.
+                PublishErrorKind::Rejected { .. } => None,
+                _ => {
+                    let mut results = vec![Err(error)];
+                    results.resize_with(messages.len(), || Err(PublishError::behind()));
+                    Some(results)
+                }
+            },
             Err(Failed::NoAnswer) => {
                 all(&|| PublishError::unknown(format!("no acknowledgement within {timeout:?}")))
             }

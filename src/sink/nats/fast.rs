@@ -53,12 +53,22 @@ struct Sending<'a> {
     stored: u64,
     /// Messages between flow words; 0: the server has not answered yet.
     every: u64,
-    /// The first message that was refused, by place.
-    refused: Option<(u64, PublishError)>,
-    /// One is missing, or the server knows the batch no longer: nothing more is taken.
+    /// The first message that was refused.
+    refused: Option<Refusal>,
+    /// One is missing: nothing more is taken.
     over: bool,
+    /// The server knows the batch no longer, and says nothing more about it.
     forgotten: bool,
     ended: Option<(u64, Ack)>,
+}
+
+/// A message that was not taken.
+struct Refusal {
+    /// Its place in the batch.
+    seq: u64,
+    error: PublishError,
+    /// It is known to be this one, so neither it nor one behind it is stored, however the batch ends.
+    certain: bool,
 }
 
 /// Why a batch is not waited for any longer.
@@ -74,6 +84,7 @@ impl NatsSession {
     pub(super) async fn publish_fast(
         &self,
         messages: Vec<Message>,
+        deadline: Instant,
         timeout: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
         let behind = || Err(PublishError::behind());
@@ -101,7 +112,7 @@ impl NatsSession {
             forgotten: false,
             ended: None,
         };
-        let cut = sending.run(Instant::now() + timeout).await.err();
+        let cut = sending.run(deadline).await.err();
         sending.judge(cut, before, timeout)
     }
 }
@@ -125,7 +136,8 @@ impl Sending<'_> {
                 self.send_next(deadline).await?;
             }
         }
-        if self.sent == 1 && self.refused.is_some() {
+        let first = self.refused.as_ref().filter(|refusal| refusal.certain);
+        if first.is_some_and(|refusal| refusal.seq == 1) {
             // A batch whose first message is refused has not begun.
             return Ok(());
         }
@@ -161,7 +173,7 @@ impl Sending<'_> {
         match self.session.send(message, reply, deadline).await {
             Ok(()) => self.sent = seq,
             Err(error) if error.is_connection_lost() => return Err(Cut::Lost),
-            Err(error) => self.refuse(seq, error),
+            Err(error) => self.refuse(seq, error, true),
         }
         Ok(())
     }
@@ -204,6 +216,7 @@ impl Sending<'_> {
             Err(_) if silence == deadline => Err(Cut::Late),
             // A first message that nobody answered may have been lost, and with it the batch.
             Err(_) if self.every == 0 => Ok(()),
+            Err(_) if self.is_over() => self.control(self.sent + 1, Operation::End, deadline).await,
             Err(_) => self.control(self.sent, Operation::Ping, deadline).await,
         }
     }
@@ -224,27 +237,12 @@ impl Sending<'_> {
                 self.ended = Some((count, ack));
             }
             Word::Refused { seq, error } => self.refused_by_server(seq, &error),
-            Word::Answer { seq, ack } => match ack.error() {
-                Some(error) if error.err_code == UNKNOWN_BATCH => self.forgotten = true,
-                Some(error) if error.err_code == NOT_ENABLED => {
-                    // Whoever opens the next session sees what the stream allows now.
-                    let words = format!("the stream takes no batches any more: {error}");
-                    self.refuse(seq, PublishError::connection_lost(words));
-                }
-                Some(error) => {
-                    let error = error.clone();
-                    self.refused_by_server(seq, &error);
-                }
-                None => {
-                    let subject = self.subject(seq).to_owned();
-                    if let Err(error) = ack.judge(self.session.stream(), &subject) {
-                        self.refuse(seq, error);
-                    }
-                }
-            },
+            Word::Answer { seq, ack } => self.take_answer(seq, ack),
+            // The stream may get a leader yet; the word is said again.
+            Word::NoResponders { seq: 0 } => {}
             Word::NoResponders { seq } => {
                 let error = no_responders(self.session.stream(), self.subject(seq));
-                self.refuse(seq, error);
+                self.refuse(seq, error, true);
             }
             Word::Forbidden => {
                 let inbox = self.session.link().inbox();
@@ -253,21 +251,58 @@ impl Sending<'_> {
                     .into_iter()
                     .find(|seq| inbox.is_forbidden(self.subject(*seq)));
                 if let Some(seq) = found {
-                    self.refuse(seq, forbidden(self.subject(seq)));
+                    // The server does not say which message it meant.
+                    let certain = self.sent == 1;
+                    self.refuse(seq, forbidden(self.subject(seq)), certain);
                 }
             }
         }
     }
 
+    fn take_answer(&mut self, seq: u64, ack: Ack) {
+        let stream = self.session.stream();
+        let error = match ack.error() {
+            None => match ack.judge(stream, self.subject(seq)) {
+                Err(error) if seq > 0 => return self.refuse(seq, error, true),
+                _ => return,
+            },
+            Some(error) => error.clone(),
+        };
+        // A stream to which a subject leads by mistake knows nothing of the batch.
+        if ack.is_not_of(stream) {
+            let error = answer::belongs_elsewhere(&error, stream, self.subject(seq));
+            return match seq {
+                0 => self.forgotten = true,
+                _ => self.refuse(seq, error, true),
+            };
+        }
+        match error.err_code {
+            UNKNOWN_BATCH => self.forgotten = true,
+            NOT_ENABLED => {
+                self.forgotten = true;
+                // Whoever opens the next session sees what the stream allows now.
+                let words = format!("the stream takes no batches any more: {error}");
+                let seq = if seq == 0 { self.sent + 1 } else { seq };
+                self.refuse(seq, PublishError::connection_lost(words), true);
+            }
+            _ if seq == 0 => self.over = true,
+            _ => self.refused_by_server(seq, &error),
+        }
+    }
+
     fn refused_by_server(&mut self, seq: u64, error: &answer::ApiError) {
         let error = answer::refused(error, self.session.stream(), self.subject(seq));
-        self.refuse(seq, error);
+        self.refuse(seq, error, true);
     }
 
     /// The first refusal is the one that ended the batch; what follows from it is no news.
-    fn refuse(&mut self, seq: u64, error: PublishError) {
-        if self.refused.as_ref().is_none_or(|(first, _)| seq < *first) {
-            self.refused = Some((seq, error));
+    fn refuse(&mut self, seq: u64, error: PublishError, certain: bool) {
+        if self.refused.as_ref().is_none_or(|first| seq < first.seq) {
+            self.refused = Some(Refusal {
+                seq,
+                error,
+                certain,
+            });
         }
     }
 
@@ -287,9 +322,9 @@ impl Sending<'_> {
         let total = self.subjects.len();
         let stored = usize::try_from(self.stored).unwrap_or(total).min(total);
         let mut results: Vec<_> = self.receipts(stored, before).into_iter().map(Ok).collect();
-        let next = self.refused.take_if(|(seq, _)| *seq == self.stored + 1);
-        let not_begun = self.sent <= 1 && next.is_some();
-        if self.ended.is_some() || not_begun {
+        let is_next = |refusal: &mut Refusal| refusal.seq == self.stored + 1;
+        if self.ended.is_some() {
+            let next = self.refused.take_if(is_next);
             if stored < total {
                 results.push(Err(next.map_or_else(
                     || {
@@ -298,26 +333,31 @@ impl Sending<'_> {
                             self.session.stream()
                         ))
                     },
-                    |(_, error)| error,
+                    |refusal| refusal.error,
                 )));
             }
         } else {
+            let certain = self.refused.take_if(|refusal| refusal.certain);
+            let sent = certain.as_ref().map_or(self.sent, |refusal| {
+                // Without it, nothing behind it either.
+                self.sent.min(refusal.seq.saturating_sub(1))
+            });
+            let sent = usize::try_from(sent).unwrap_or(total).min(total);
             let lost = matches!(cut, Some(Cut::Lost));
             let words = match cut {
                 Some(Cut::Lost) => self.session.why_lost(),
                 Some(Cut::Late) => format!("no acknowledgement within {timeout:?}"),
                 None => "the server forgot the batch".to_owned(),
             };
-            let sent = usize::try_from(self.sent).unwrap_or(total).min(total);
             while results.len() < sent {
                 results.push(Err(PublishError::unknown(words.clone())));
             }
-            if results.len() < total && sent == stored {
-                // Nothing of it is in doubt: it was about to be sent.
-                results.push(Err(if lost {
-                    PublishError::connection_lost(words)
-                } else {
-                    PublishError::unavailable(words)
+            if results.len() < total && sent <= stored {
+                // Nothing of it is in doubt: it was refused, or about to be sent.
+                results.push(Err(match certain {
+                    Some(refusal) => refusal.error,
+                    None if lost => PublishError::connection_lost(words),
+                    None => PublishError::unavailable(words),
                 }));
             }
         }
@@ -334,7 +374,8 @@ impl Sending<'_> {
         if let Some(last) = last {
             self.session.saw_place(last);
         }
-        let grown = last.map(|last| last.saturating_sub(before));
+        // A stream that was made anew counts from the beginning.
+        let grown = last.and_then(|last| last.checked_sub(before));
         if grown.is_some_and(|grown| grown < stored as u64) {
             tracing::warn!(
                 %stream,

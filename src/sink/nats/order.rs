@@ -69,19 +69,19 @@ impl NatsSession {
         messages: Vec<Message>,
         timeout: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
+        let deadline = Instant::now() + timeout;
+        let singly = |messages| self.publish_singly(events, messages, deadline, timeout);
         let few = messages.len() <= FEW && all_differ(events);
         match self.order() {
-            Order::Lane if !few => self.publish_fast(messages, timeout).await,
+            Order::Lane if !few => self.publish_fast(messages, deadline, timeout).await,
             Order::Atomic if messages.len() >= atomic::WORTHWHILE => {
-                match self.publish_atomic(&messages, timeout).await {
+                match self.publish_atomic(&messages, deadline, timeout).await {
                     Some(results) => results,
                     // Nothing of it is stored, and one of them is to blame.
-                    None => self.publish_singly(events, messages, timeout).await,
+                    None => singly(messages).await,
                 }
             }
-            Order::Lane | Order::Atomic | Order::Single => {
-                self.publish_singly(events, messages, timeout).await
-            }
+            Order::Lane | Order::Atomic | Order::Single => singly(messages).await,
         }
     }
 
@@ -90,9 +90,9 @@ impl NatsSession {
         &self,
         events: &[&Event],
         messages: Vec<Message>,
+        deadline: Instant,
         timeout: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
-        let deadline = Instant::now() + timeout;
         let mut runs: Vec<Vec<(usize, Message)>> = Vec::new();
         let mut by_key = HashMap::new();
         let total = messages.len();

@@ -196,14 +196,23 @@ impl Bench {
 
     /// The same with a deadline that the test is about.
     pub async fn wait_within(&self, deadline: Duration, count: usize) -> Vec<Seen> {
+        self.reaches(deadline, count as u64).await;
+        self.seen().await
+    }
+
+    /// Waits until the stream holds `count` messages.
+    pub async fn wait_until(&self, count: u64) {
+        self.reaches(LONG, count).await;
+    }
+
+    async fn reaches(&self, deadline: Duration, count: u64) {
         eventually(deadline, "the stream holds the events", || async {
             match self.count().await {
-                seen if seen >= count as u64 => Ok(()),
+                seen if seen >= count => Ok(()),
                 seen => Err(format!("{seen} of {count}")),
             }
         })
         .await;
-        self.seen().await
     }
 
     /// Every message of the stream.

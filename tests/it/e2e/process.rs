@@ -127,6 +127,7 @@ async fn a_grace_that_is_not_enough_leaves_unknown_outcomes_that_repeat_under_th
     let bench = bench.with(&[
         ("shutdown.grace", "2s"),
         ("sinks.events.publish_timeout", "10s"),
+        ("sinks.events.mode", "single"),
     ]);
     let sent = bench.sent().await;
     let mut service = bench.process();
@@ -150,11 +151,41 @@ async fn a_grace_that_is_not_enough_leaves_unknown_outcomes_that_repeat_under_th
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grace_that_is_not_enough_for_a_lane_leaves_its_events_for_the_next_one() {
+    let (bench, network) = behind_a_proxy(&[]).await;
+    let bench = bench.with(&[
+        ("shutdown.grace", "2s"),
+        ("sinks.events.publish_timeout", "10s"),
+    ]);
+    let sent = bench.sent().await;
+    let mut service = bench.process();
+    let mut written = warm(&bench).await;
+    let before = sent.count();
+    network.set(Mode::Mute);
+    written.extend(insert(&bench, 20, 50).await);
+    sent.wait_for(before + 1).await;
+    service.signal("TERM");
+    let asked = Instant::now();
+    let status = service.wait_async(LONG).await;
+    let took = asked.elapsed();
+    assert!(status.success(), "{status:?}\n{}", service.output());
+    assert!(took < Duration::from_secs(3), "after {took:?}");
+    assert_eq!(owned_shards(&bench).await, 0, "given back all the same");
+    network.set(Mode::Pass);
+
+    let _next = bench.process();
+    let seen = bench.wait_for(written.len()).await;
+    bench.emptied().await;
+    assert_exactly(&written, &seen);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_signal_ends_at_once() {
     let (bench, network) = behind_a_proxy(&[]).await;
     let bench = bench.with(&[
         ("shutdown.grace", "60s"),
         ("sinks.events.publish_timeout", "10s"),
+        ("sinks.events.mode", "single"),
     ]);
     let sent = bench.sent().await;
     let mut service = bench.process();

@@ -46,6 +46,22 @@ pub fn config() -> Config {
     }
 }
 
+/// The same with ordered batches.
+pub fn batched() -> Config {
+    Config {
+        allow_batch_publish: true,
+        ..config()
+    }
+}
+
+/// The same with atomic batches.
+pub fn atomic() -> Config {
+    Config {
+        allow_atomic_publish: true,
+        ..config()
+    }
+}
+
 pub async fn create(server: &nats::Server, config: Config) -> Stream {
     server
         .jetstream()
@@ -69,6 +85,26 @@ pub const UNAVAILABLE: PublishErrorKind = PublishErrorKind::Unavailable {
 
 pub fn rejected(code: &'static str) -> PublishErrorKind {
     PublishErrorKind::Rejected { code }
+}
+
+/// Users of which one may not publish everything, and one hears nothing.
+pub const PERMISSIONS: &str = r#"authorization { users: [
+    { user: relay, password: "p@ss/w?rd#%:&", permissions: { publish: { deny: ["evt.secret.>"] } } },
+    { user: deaf, password: "x", permissions: { subscribe: { deny: ["_INBOX.>"] } } },
+    { user: admin, password: "x" }
+] }"#;
+
+pub fn as_user(server: &nats::Server, user: &str, password: &str) -> Options {
+    Options {
+        user: Some(user.to_owned()),
+        password: Some(password.to_owned().into()),
+        ..options(server.url())
+    }
+}
+
+pub async fn admin(server: &nats::Server) -> async_nats::jetstream::Context {
+    let connect = async_nats::ConnectOptions::with_user_and_password("admin".into(), "x".into());
+    async_nats::jetstream::new(connect.connect(server.url()).await.unwrap())
 }
 
 /// A message as a consumer sees it.
@@ -165,18 +201,19 @@ impl Bench for NatsBench {
     }
 }
 
-#[tokio::test]
-async fn nats_conforms() {
+async fn conforms(change: Config, mode: &str) {
     let server = nats::Server::start_with("max_payload: 65536").await;
     // A roll-up header that got through would empty the stream.
+    let allow_rollup = true;
     let stream = create(
         &server,
         Config {
-            allow_rollup: true,
-            ..config()
+            allow_rollup,
+            ..change
         },
     )
     .await;
+    assert_eq!(open(server.url()).await.mode(), mode);
     let bench = NatsBench {
         url: server.url(),
         server: Mutex::new(server),
@@ -184,4 +221,19 @@ async fn nats_conforms() {
         read: Mutex::default(),
     };
     conformance(&bench).await;
+}
+
+#[tokio::test]
+async fn nats_conforms() {
+    conforms(config(), "single").await;
+}
+
+#[tokio::test]
+async fn nats_in_lanes_conforms() {
+    conforms(batched(), "lane").await;
+}
+
+#[tokio::test]
+async fn nats_in_atomic_batches_conforms() {
+    conforms(atomic(), "atomic").await;
 }

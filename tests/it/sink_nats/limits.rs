@@ -11,7 +11,10 @@ use outboxd::sink::nats::{Nats, Options};
 use outboxd::sink::{PublishError, Sink};
 use outboxd::testing::sink::{Arrived, delivery, delivery_of};
 
-use super::bench::{SOON, UNAVAILABLE, arrived, config, create, kind, open, options, rejected};
+use super::bench::{
+    PERMISSIONS, SOON, UNAVAILABLE, admin, arrived, as_user, config, create, kind, open, options,
+    rejected,
+};
 use crate::support::nats;
 
 #[tokio::test]
@@ -80,25 +83,6 @@ async fn an_event_never_goes_to_another_stream() {
         findings[0].contains("belongs to stream OTHER"),
         "{findings:?}"
     );
-}
-
-const PERMISSIONS: &str = r#"authorization { users: [
-    { user: relay, password: "p@ss/w?rd#%:&", permissions: { publish: { deny: ["evt.secret.>"] } } },
-    { user: deaf, password: "x", permissions: { subscribe: { deny: ["_INBOX.>"] } } },
-    { user: admin, password: "x" }
-] }"#;
-
-fn as_user(server: &nats::Server, user: &str, password: &str) -> Options {
-    Options {
-        user: Some(user.to_owned()),
-        password: Some(password.to_owned().into()),
-        ..options(server.url())
-    }
-}
-
-async fn admin(server: &nats::Server) -> async_nats::jetstream::Context {
-    let connect = async_nats::ConnectOptions::with_user_and_password("admin".into(), "x".into());
-    async_nats::jetstream::new(connect.connect(server.url()).await.unwrap())
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use futures_util::StreamExt;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 
+use super::eventually;
 use super::process::{Process, Spawn, free_port, port_clash};
 
 /// Time for a server to answer, on a loaded machine.
@@ -97,6 +98,11 @@ impl Server {
         self.port
     }
 
+    /// Its name among servers.
+    pub fn name(&self) -> String {
+        format!("test{}", self.port)
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         self.process
@@ -131,13 +137,23 @@ impl Server {
 
     /// Every message a stream holds at this moment, in its order. The stream is left as it is.
     pub async fn stored(&self, stream: &str) -> Vec<Stored> {
-        let stream = self.jetstream().await.get_stream(stream).await.unwrap();
+        let jetstream = self.jetstream().await;
+        // A cluster is busy with itself for a while when one of it came back.
+        let stream = eventually(START, "the stream can be looked at", || async {
+            let found = jetstream.get_stream(stream).await;
+            found.map_err(|error| error.to_string())
+        });
+        let stream = stream.await;
         let mut stored = Vec::new();
         if stream.cached_info().state.messages == 0 {
             return stored;
         }
-        let everything = jetstream::consumer::pull::OrderedConfig::default();
-        let consumer = stream.create_consumer(everything).await.unwrap();
+        let consumer = eventually(START, "the stream can be read", || async {
+            let everything = jetstream::consumer::pull::OrderedConfig::default();
+            let created = stream.create_consumer(everything).await;
+            created.map_err(|error| error.to_string())
+        });
+        let consumer = consumer.await;
         let mut messages = consumer.messages().await.unwrap();
         while let Some(message) = messages.next().await {
             let message = message.unwrap();
@@ -207,9 +223,9 @@ impl Server {
                 "jetstream { store_dir: \"$STORE\" }\n".to_owned()
             };
         let configuration = format!(
-            "listen: \"{}\"\nserver_name: \"test{}\"\n{jetstream}{}\n",
+            "listen: \"{}\"\nserver_name: \"{}\"\n{jetstream}{}\n",
             self.address(),
-            self.port,
+            self.name(),
             self.snippet
         )
         .replace("$STORE", &store);
@@ -222,6 +238,7 @@ impl Server {
             .current_dir(self.directory.path())
             .remove(self.directory.path())
             .start();
+        let name = format!("\"{}\"", self.name());
         let process = self.process.insert(process);
         let end = tokio::time::Instant::now() + START;
         let address = format!("127.0.0.1:{}", self.port);
@@ -229,7 +246,7 @@ impl Server {
             let state = match tokio::time::timeout(Duration::from_secs(2), greeting(&address)).await
             {
                 // Another server may have got the port; the name in the greeting tells.
-                Ok(Ok(line)) if line.contains(&format!("\"test{}\"", self.port)) => return Ok(()),
+                Ok(Ok(line)) if line.contains(&name) => return Ok(()),
                 Ok(Ok(line)) => format!("another server answers: {line}"),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "no greeting within 2 s".to_owned(),

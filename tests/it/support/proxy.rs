@@ -32,11 +32,22 @@ pub enum Mode {
     Lag(Duration),
 }
 
+impl Mode {
+    fn swallows(self, direction: Direction) -> bool {
+        match self {
+            Self::Hole => true,
+            Self::Mute => direction == Direction::ToClient,
+            Self::Pass | Self::Cut | Self::Hold | Self::Lag(_) => false,
+        }
+    }
+}
+
 /// The proxy. Dropping it resets its connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
     mode: watch::Sender<Mode>,
+    limit: Arc<Mutex<Option<Limit>>>,
     server: Arc<Mutex<String>>,
     accepted: Arc<AtomicUsize>,
     /// Open connections that the mode concerns.
@@ -60,6 +71,8 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (mode, watched) = watch::channel(Mode::Pass);
+        let limit = Arc::new(Mutex::default());
+        let (switch, shared) = (mode.clone(), Arc::clone(&limit));
         let accepted = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&accepted);
         let concerned = Arc::new(AtomicUsize::new(0));
@@ -74,7 +87,11 @@ impl Proxy {
                     continue;
                 };
                 count.fetch_add(1, Ordering::Relaxed);
-                let chosen = Chosen::new(word, Arc::clone(&open));
+                let trouble = Trouble {
+                    switch: switch.clone(),
+                    limit: Arc::clone(&shared),
+                };
+                let chosen = Chosen::new(word, Arc::clone(&open), trouble);
                 let server = name.lock().unwrap().clone();
                 connections.spawn(carry(client, server, watched.clone(), chosen));
             }
@@ -82,6 +99,7 @@ impl Proxy {
         Self {
             port,
             mode,
+            limit,
             server,
             accepted,
             concerned,
@@ -104,9 +122,19 @@ impl Proxy {
         *self.server.lock().unwrap() = server.into();
     }
 
-    /// Switches, for open connections too.
+    /// Switches, for open connections too, and forgets [`Self::set_after`].
     pub fn set(&self, mode: Mode) {
+        *self.limit.lock().unwrap() = None;
         self.mode.send_replace(mode);
+    }
+
+    /// Switches to `then` when so many bytes more have passed in this direction, between two bytes.
+    pub fn set_after(&self, bytes: usize, direction: Direction, then: Mode) {
+        *self.limit.lock().unwrap() = Some(Limit {
+            direction,
+            left: bytes,
+            then,
+        });
     }
 
     /// Resets every open connection once; new ones pass.
@@ -171,8 +199,23 @@ async fn carry(
     }
 }
 
+/// A change of mode that waits for its byte.
+#[derive(Debug)]
+struct Limit {
+    direction: Direction,
+    left: usize,
+    then: Mode,
+}
+
+/// How a connection changes the mode for all.
+struct Trouble {
+    switch: watch::Sender<Mode>,
+    limit: Arc<Mutex<Option<Limit>>>,
+}
+
 /// Whether the mode concerns a connection.
 struct Chosen {
+    trouble: Trouble,
     word: Option<&'static str>,
     said: AtomicBool,
     open: Arc<AtomicUsize>,
@@ -187,9 +230,10 @@ impl Drop for Chosen {
 }
 
 impl Chosen {
-    fn new(word: Option<&'static str>, open: Arc<AtomicUsize>) -> Arc<Self> {
+    fn new(word: Option<&'static str>, open: Arc<AtomicUsize>, trouble: Trouble) -> Arc<Self> {
         open.fetch_add(usize::from(word.is_none()), Ordering::Relaxed);
         Arc::new(Self {
+            trouble,
             word,
             said: AtomicBool::new(word.is_none()),
             open,
@@ -204,6 +248,17 @@ impl Chosen {
         }
     }
 
+    /// Of `n` bytes that have come, those that still pass before the mode changes, and to which.
+    fn limited(&self, n: usize, direction: Direction) -> Option<(usize, Mode)> {
+        let mut slot = self.trouble.limit.lock().unwrap();
+        let limit = slot.as_mut().filter(|limit| limit.direction == direction)?;
+        if n < limit.left {
+            limit.left -= n;
+            return None;
+        }
+        slot.take().map(|limit| (limit.left, limit.then))
+    }
+
     /// Listens to what the client says; true when it has just said the word.
     fn hears(&self, chunk: &[u8]) -> bool {
         let Some(word) = self.word else { return false };
@@ -216,9 +271,12 @@ impl Chosen {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client.
     ToServer,
+    /// From the server.
     ToClient,
 }
 
@@ -239,11 +297,7 @@ async fn pump(
     let mut buffer = vec![0; 64 << 10];
     loop {
         let now = chosen.mode(&mut mode);
-        let swallow = match now {
-            Mode::Hole => true,
-            Mode::Mute => direction == Direction::ToClient,
-            _ => false,
-        };
+        let swallow = now.swallows(direction);
         if now == Mode::Cut || (lost && !swallow) {
             return Err(Reset);
         }
@@ -263,6 +317,22 @@ async fn pump(
                     && chosen.hears(&buffer[..n])
                     && matches!(*mode.borrow(), Mode::Hole | Mode::Cut) => lost = true,
                 Ok(n) => {
+                    if let Some((pass, then)) = chosen.limited(n, direction) {
+                        for (_, chunk) in queue.drain(..) {
+                            to.write_all(&chunk).await.map_err(|_| Reset)?;
+                        }
+                        queued = 0;
+                        to.write_all(&buffer[..pass]).await.map_err(|_| Reset)?;
+                        let rest = &buffer[pass..n];
+                        if then == Mode::Cut || then.swallows(direction) {
+                            lost = !rest.is_empty();
+                        } else {
+                            queue.push_back((Instant::now(), rest.to_vec()));
+                            queued = rest.len();
+                        }
+                        chosen.trouble.switch.send_replace(then);
+                        continue;
+                    }
                     let lag = if let Mode::Lag(lag) = now { lag } else { Duration::ZERO };
                     queue.push_back((Instant::now() + lag, buffer[..n].to_vec()));
                     queued += n;

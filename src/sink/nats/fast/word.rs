@@ -68,14 +68,14 @@ pub(in crate::sink::nats) enum Word {
     },
     /// The answer to the message at this place, as a publish would have had it.
     Answer {
-        /// Place in the batch.
+        /// Place in the batch; 0: it is about a word that was no message.
         seq: u64,
         /// The answer.
         ack: Ack,
     },
     /// Nobody listens on the subject of the message at this place.
     NoResponders {
-        /// Place in the batch.
+        /// Place in the batch; 0: it is about a word that was no message.
         seq: u64,
     },
     /// The server forbade a message, of this batch or another.
@@ -91,11 +91,16 @@ pub(in crate::sink::nats) fn read(message: &Message) -> Option<(u64, Word)> {
     Some((number, understand(&message.payload, seq)?))
 }
 
-/// From a reply subject: the number behind the batch's name, and the message's place.
+/// From a reply subject: the number behind the batch's name, and the message's place (0: it was none).
 fn place(subject: &str) -> Option<(u64, u64)> {
     let mut tokens = subject.strip_suffix(SUFFIX)?.rsplit('.');
-    let _operation = tokens.next()?;
+    let operation: u8 = tokens.next()?.parse().ok()?;
     let seq = tokens.next()?.parse().ok()?;
+    let seq = if operation >= Operation::End as u8 {
+        0
+    } else {
+        seq
+    };
     let (_gap, _flow) = (tokens.next()?, tokens.next()?);
     let (_, number) = tokens.next()?.rsplit_once('-')?;
     Some((number.parse().ok()?, seq))
@@ -163,6 +168,10 @@ mod tests {
         let subject = reply_to("_INBOX.ab.ab-17", 500, 9, Operation::Commit);
         assert_eq!(subject, "_INBOX.ab.ab-17.500.fail.9.2.$FI");
         assert_eq!(place(&subject), Some((17, 9)));
+        for no_message in [Operation::End, Operation::Ping] {
+            let subject = reply_to("_INBOX.ab.ab-17", 500, 9, no_message);
+            assert_eq!(place(&subject), Some((17, 0)));
+        }
         for other in ["_INBOX.ab.17", "_INBOX.ab.17.$FI", "$FI", ""] {
             assert_eq!(place(other), None, "{other}");
         }
