@@ -39,6 +39,14 @@ pub trait Sink: Send + Sync + 'static {
     /// # Errors
     /// The sink could not be reached.
     async fn check(&self, kinds: &[String]) -> Result<Vec<String>, SinkError>;
+
+    /// For `check`, beside what is wrong: what an operator should know of the destination, one sentence each.
+    ///
+    /// # Errors
+    /// The sink could not be reached.
+    async fn remarks(&self) -> Result<Vec<String>, SinkError> {
+        Ok(Vec::new())
+    }
 }
 
 /// One connection to a destination.

@@ -11,6 +11,7 @@ use super::output::{Output, table};
 use super::target::{self, NO_DATABASE};
 use crate::config::{Config, build};
 use crate::route::Routes;
+use crate::sink::SinkError;
 use crate::source::{SourceError, SourceErrorKind};
 
 /// Pending kinds looked at per database.
@@ -176,12 +177,21 @@ async fn sink(
         .filter(|kind| routes.to_sink(kind, name).is_some())
         .cloned()
         .collect();
-    let (reachable, findings) = match tokio::time::timeout(PATIENCE, sink.check(&own)).await {
-        Ok(Ok(findings)) => (true, findings),
-        Ok(Err(error)) => (false, vec![within("sink", name, &in_words(&error))]),
+    let looked = async {
+        let findings = sink.check(&own).await?;
+        Ok::<_, SinkError>((findings, sink.remarks().await?))
+    };
+    let (reachable, findings, remarks) = match tokio::time::timeout(PATIENCE, looked).await {
+        Ok(Ok((findings, remarks))) => (true, findings, remarks),
+        Ok(Err(error)) => (
+            false,
+            vec![within("sink", name, &in_words(&error))],
+            Vec::new(),
+        ),
         Err(_) => (
             false,
             vec![format!("no answer within {} s", PATIENCE.as_secs())],
+            Vec::new(),
         ),
     };
     Ok(Part {
@@ -189,6 +199,6 @@ async fn sink(
         name: name.to_owned(),
         reachable,
         findings,
-        remarks: Vec::new(),
+        remarks,
     })
 }

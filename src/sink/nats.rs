@@ -176,7 +176,11 @@ impl Nats {
             "connected"
         );
         if !self.warned.swap(true, Ordering::Relaxed) {
-            for finding in stream.findings(max_payload, self.repeats_within) {
+            let findings = stream.findings(max_payload, self.repeats_within);
+            for finding in findings
+                .into_iter()
+                .chain(order::finding(self.mode, config))
+            {
                 tracing::warn!(sink = %self.name, "{finding}");
             }
         }
@@ -246,6 +250,7 @@ impl Sink for Nats {
             Some(stream) => {
                 let mut findings =
                     stream.findings(link.client().max_payload(), self.repeats_within);
+                findings.extend(order::finding(self.mode, &stream.config));
                 findings.extend(self.check_subjects(&link, kinds).await?);
                 findings
             }
@@ -254,6 +259,14 @@ impl Sink for Nats {
         };
         link.close("checked").await;
         Ok(findings)
+    }
+
+    async fn remarks(&self) -> Result<Vec<String>, SinkError> {
+        let link = Link::open(&self.target, &self.name).await?;
+        let stream = Stream::find(&link, &self.stream).await?;
+        link.close("looked at").await;
+        let remark = |stream: Stream| order::remark(self.mode, &stream.config);
+        Ok(stream.map(remark).into_iter().collect())
     }
 }
 

@@ -61,6 +61,46 @@ impl Order {
     }
 }
 
+/// How order is kept with this stream, what that costs, and what would be better: for `check`.
+pub(super) fn remark(mode: Mode, stream: &Config) -> String {
+    let name = &stream.name;
+    match Order::of(mode, stream) {
+        Order::Lane => format!(
+            "stream {name} allows batches (allow_batched): many events of a key are in flight, in ordered lanes"
+        ),
+        Order::Atomic => format!(
+            "runs of {} events and more go to stream {name} as atomic batches (allow_atomic); otherwise one event of \
+             each key is in flight, so a key gets one event a round trip: allow_batched on the stream (nats-server \
+             2.14) lifts that",
+            atomic::WORTHWHILE
+        ),
+        Order::Single if mode == Mode::Single => format!(
+            "mode = single: one event of each key is in flight, so a key gets one event a round trip to stream {name}"
+        ),
+        Order::Single => format!(
+            "stream {name} allows no batches: one event of each key is in flight, so a key gets one event a round \
+             trip: allow_batched on the stream (nats-server 2.14) lifts that"
+        ),
+    }
+}
+
+/// A mode that is asked for and that the stream does not allow.
+pub(super) fn finding(mode: Mode, stream: &Config) -> Option<String> {
+    let (asked, flag, since) = match mode {
+        Mode::Lane => (Order::Lane, "allow_batched", "2.14"),
+        Mode::Atomic => (Order::Atomic, "allow_atomic", "2.12"),
+        Mode::Auto | Mode::Single => return None,
+    };
+    (Order::of(mode, stream) != asked).then(|| {
+        format!(
+            "mode = {} needs {flag} on stream {}, which is off or unknown to the server (nats-server {since} or newer \
+             has it): until then one event of each key is in flight",
+            asked.as_str(),
+            stream.name
+        )
+    })
+}
+
 impl NatsSession {
     /// Publishes messages so that of each key a beginning is stored.
     pub(super) async fn publish_in_order(
