@@ -323,6 +323,44 @@ fn one_of_several_databases_has_to_be_named() {
 }
 
 #[tokio::test]
+async fn check_tells_what_a_stream_allows_and_what_it_costs_not_to() {
+    let broker = nats::Server::start().await;
+    let place = |mode: &str| {
+        Workplace::new(&format!(
+            "[databases.orders]\ntype = \"sqlite\"\npath = \"orders.db\"\n[sinks.events]\ntype = \"nats\"\n\
+             url = \"{}\"\nstream = \"EVENTS\"\nmode = \"{mode}\"\n[routes.all]\nkinds = [\"order.*\"]\n\
+             sinks = [\"events\"]\n",
+            broker.url()
+        ))
+    };
+    let check = |mode: &str, code| {
+        let place = place(mode);
+        place.outboxd(&["migrate"]).code(0);
+        place.outboxd(&["check"]).code(code).stdout
+    };
+    let stream = |allowed: serde_json::Value| {
+        let mut config = json!({"name": "EVENTS", "subjects": ["events.>"]});
+        let fields = config.as_object_mut().unwrap();
+        fields.extend(allowed.as_object().unwrap().clone());
+        let broker = &broker;
+        async move {
+            let _ = broker.jetstream().await.delete_stream("EVENTS").await;
+            broker.create_stream(config).await
+        }
+    };
+    stream(json!({})).await;
+    assert!(check("auto", 0).contains("allow_batched on the stream (nats-server 2.14) lifts that"));
+    assert!(check("lane", 3).contains("mode = lane needs allow_batched on stream EVENTS"));
+    assert!(check("atomic", 3).contains("mode = atomic needs allow_atomic on stream EVENTS"));
+    assert!(check("single", 0).contains("one event of each key is in flight"));
+    stream(json!({"allow_atomic": true})).await;
+    assert!(check("auto", 0).contains("as atomic batches"));
+    stream(json!({"allow_batched": true})).await;
+    assert!(check("auto", 0).contains("in ordered lanes"));
+    assert!(check("lane", 0).contains("in ordered lanes"));
+}
+
+#[tokio::test]
 async fn check_tells_a_database_from_a_sink_from_a_finding() {
     let database = postgres::server().await.database().await;
     let owner = database.url_of(Role::Owner);
@@ -365,7 +403,13 @@ async fn check_tells_a_database_from_a_sink_from_a_finding() {
     };
     let context = broker.jetstream().await;
     context.create_stream(stream).await.unwrap();
-    place.outboxd(&["check"]).code(0);
+    let ended = place.outboxd(&["check"]).code(0);
+    assert!(
+        ended
+            .stdout
+            .contains("stream EVENTS allows no batches: one event of each key is in flight"),
+        "{ended:?}"
+    );
     place
         .outboxd(&["publish", "other.kind", "--payload", "1"])
         .code(0);

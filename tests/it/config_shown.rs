@@ -195,8 +195,8 @@ const SHOWN: &[(&str, &str, &str)] = &[
     ),
     (
         "sinks.*.mode",
-        "config_check.rs",
-        "single_rules_of_sections",
+        "cli_commands.rs",
+        "check_tells_what_a_stream_allows_and_what_it_costs_not_to",
     ),
     (
         "sinks.*.path",

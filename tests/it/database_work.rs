@@ -37,6 +37,8 @@ struct Work {
     inserted: f64,
     updated: f64,
     deleted: f64,
+    /// Bytes of write-ahead log, per event.
+    wal: f64,
 }
 
 /// Delivers a backlog whose keys are `key` (SQL over the number `n`), and counts.
@@ -66,6 +68,7 @@ async fn deliver(server: &Server, keep: PublishedKeep, key: &str) -> Work {
         inserted: per_event(after[1], counted[1]),
         updated: per_event(after[2], counted[2]),
         deleted: per_event(after[3], counted[3]),
+        wal: per_event(after[4], counted[4]),
     }
 }
 
@@ -124,8 +127,8 @@ fn statements(server: &Server, database: &Database) -> usize {
         .count()
 }
 
-/// Transactions committed, rows inserted, updated, deleted in the outbox.
-async fn counts(database: &Database) -> [i64; 4] {
+/// Transactions committed, rows inserted, updated, deleted in the outbox; bytes of write-ahead log of the server.
+async fn counts(database: &Database) -> [i64; 5] {
     let sum = |column: &str| {
         format!(
             "select coalesce(sum({column}), 0)::bigint from pg_stat_user_tables where schemaname = 'outbox'"
@@ -140,6 +143,11 @@ async fn counts(database: &Database) -> [i64; 4] {
         number(database, &sum("n_tup_ins")).await,
         number(database, &sum("n_tup_upd")).await,
         number(database, &sum("n_tup_del")).await,
+        number(
+            database,
+            "select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint",
+        )
+        .await,
     ]
 }
 

@@ -95,9 +95,12 @@ impl Feed {
                     .or_insert_with(|| KeyState::new(now));
                 state.strikes = park.strikes;
                 state.repeat = state.repeat.max(park.repeat);
+                // One that re-entered its key may come back from before the head.
+                let lowest = park.returned.iter().copied().min();
+                let lowest = lowest.map_or(park.head, |lowest| lowest.min(park.head));
                 let from = match &state.flow {
-                    Flow::Behind { from, .. } => park.head.min(*from),
-                    Flow::Forward => park.head,
+                    Flow::Behind { from, .. } => lowest.min(*from),
+                    Flow::Forward => lowest,
                 };
                 self.fall_behind(&name, from, Wait::Until(until), now);
                 let hash = crate::lease::fnv1a64(name.as_bytes());
@@ -274,5 +277,82 @@ impl Feed {
     /// The due times, to take in a walk.
     pub fn parked_mut(&mut self) -> &mut Parked {
         &mut self.parked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::actor::claimer::feed::Limits;
+    use crate::actor::claimer::feed::action::ReadPlan;
+    use crate::event::{Payload, Timestamp};
+    use crate::relay::GapGuard;
+    use crate::retry::Policy;
+    use crate::route::{Route, Routes};
+    use crate::source::{Body, Row};
+
+    fn row(seq: i64) -> Row {
+        Row {
+            seq,
+            id: uuid::Uuid::from_u128(seq as u128),
+            kind: "a".into(),
+            ordering_key: Some("k".into()),
+            due_in: Duration::ZERO,
+            attempts: 0,
+            done: false,
+            skip: None,
+            size: 2,
+            body: Some(Body {
+                payload: Payload::Json(bytes::Bytes::from_static(b"{}")),
+                content_type: None,
+                headers: "{}".into(),
+                occurred_at: Timestamp(0),
+            }),
+        }
+    }
+
+    fn feed() -> Feed {
+        let route = Route {
+            name: "all".into(),
+            kinds: vec!["*".into()],
+            sinks: Arc::from([Arc::from("s")]),
+            retry: Policy::default(),
+        };
+        let limits = Limits {
+            events: 100,
+            bytes: 1 << 20,
+            parked: 10,
+            guard: GapGuard::Off,
+            watch_gaps: false,
+        };
+        Feed::new("s".into(), Routes::new(vec![route]), limits, i64::MIN)
+    }
+
+    #[test]
+    fn an_event_that_re_entered_its_key_comes_back_from_before_a_failed_one() {
+        let mut feed = feed();
+        let plan = ReadPlan {
+            after: i64::MIN,
+            rows: 10,
+            bodies: 10,
+            bare_keys: Vec::new(),
+        };
+        feed.on_read(&plan, vec![row(58)], 0);
+        feed.on_fetched(&[45], vec![row(45)], Origin::Command, 0);
+        let park = Park {
+            key: OrderKey::Named("k".into()),
+            head: 58,
+            pause: 10,
+            settling: false,
+            strikes: Strikes::default(),
+            repeat: None,
+            returned: vec![45, 58],
+        };
+        feed.on_park(park, 0);
+        feed.on_time(10);
+        let plan = feed.plan_catch_up().map(|plan| plan.keys);
+        assert_eq!(plan, Some(vec![("k".into(), 45)]));
     }
 }
