@@ -177,7 +177,11 @@ fn within(work: &Work, inserted: f64) {
     assert!(work.deleted < 1.01, "{work:?}");
     assert!(work.inserted < inserted + 0.01, "{work:?}");
     assert!(work.updated < 0.01, "{work:?}");
-    let wal = if inserted > 0.0 { WAL_WITH_HISTORY } else { WAL };
+    let wal = if inserted > 0.0 {
+        WAL_WITH_HISTORY
+    } else {
+        WAL
+    };
     assert!(work.wal < wal, "{work:?}");
 }
 

@@ -293,24 +293,6 @@ impl Run {
                 let before = last.entry(key.to_owned()).or_insert(i64::MIN);
                 if *before > event.seq {
                     let (seq, before) = (event.seq, *before);
-                    for h in sink.handed_over() {
-                        if h.delivery.event.ordering_key.as_deref() == Some(key) {
-                            eprintln!(
-                                "HO {:?} s{} seq {} attempt {} rep {} {:?}",
-                                h.at,
-                                h.session,
-                                h.delivery.event.seq,
-                                h.delivery.attempt,
-                                h.delivery.may_be_repeat,
-                                h.delivery.event.kind
-                            );
-                        }
-                    }
-                    for h in sink.received() {
-                        if h.delivery.event.ordering_key.as_deref() == Some(key) {
-                            eprintln!("RX {:?} s{} seq {}", h.at, h.session, h.delivery.event.seq);
-                        }
-                    }
                     self.fail(&format!("{name}: {key} got {seq} after {before}"), relays);
                 }
                 *before = event.seq;
