@@ -153,8 +153,11 @@ impl Shared {
             let result = results.next().unwrap_or_else(missing);
             drop(one.permit);
             match result {
-                Ok(receipt) if !receipt.duplicate && !one.answer.is_awaited() => {
+                Ok(receipt) if !one.answer.is_awaited() => {
                     let event = &one.delivery.event;
+                    if receipt.duplicate {
+                        one.context.duplicate(event, one.delivery.may_be_repeat);
+                    }
                     let attempts = one.delivery.attempt.saturating_sub(1);
                     let verdict = Verdict::Published { attempts, receipt };
                     outcomes.add(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ractor::ActorRef;
+use tracing::warn;
 
 use crate::actor::claimer;
 use crate::actor::handle::Handle;
@@ -41,6 +42,18 @@ pub struct FeedContext {
 }
 
 impl FeedContext {
+    /// The sink had an event already, which was `expected` or not.
+    pub fn duplicate(&self, event: &Event, expected: bool) {
+        let (database, sink) = (&self.database, &self.sink);
+        self.telemetry.duplicate(database, sink, expected);
+        if !expected {
+            warn!(
+                event_id = %event.id, %database, %sink,
+                "the sink says it had this event already, on its first hand-over; two databases or two sinks may share message ids"
+            );
+        }
+    }
+
     /// The outcome of an event, with whom to tell when it is committed: the claimer.
     pub fn outcome(&self, event: &Event, route: &Route, verdict: Verdict) -> Item<Tell> {
         let key = event.ordering_key.as_deref();

@@ -13,19 +13,7 @@ use crate::source::{DiscardReason, Verdict};
 impl State {
     pub(super) fn published(&self, work: &Work, receipt: Receipt) {
         if receipt.duplicate {
-            let FeedContext {
-                database,
-                sink,
-                telemetry,
-                ..
-            } = &*self.context;
-            telemetry.duplicate(database, sink, work.may_be_repeat);
-            if !work.may_be_repeat {
-                warn!(
-                    event_id = %work.event.id, %database, %sink,
-                    "the sink says it had this event already, on its first hand-over; two databases or two sinks may share message ids"
-                );
-            }
+            self.context.duplicate(&work.event, work.may_be_repeat);
         }
         self.settle(
             work,

@@ -418,3 +418,26 @@ async fn a_sink_that_keeps_order_from_one_session_to_the_next_or_not_gets_it_in_
         .collect();
     assert_eq!(ids.len(), 900);
 }
+
+#[tokio::test]
+async fn an_event_that_the_sink_knew_is_settled_in_its_place_among_the_others() {
+    let bench = Bench::start(Some(LANE)).await;
+    let known = Receipt {
+        duplicate: true,
+        ..Receipt::default()
+    };
+    bench
+        .sink
+        .on(move |delivery| (delivery.event.seq % 5 == 2).then(|| Answer::TakeAs(known.clone())));
+    // Successes in a lane are counted, not told one by one: none may be counted for another.
+    bench.insert("k", 1..=60);
+    eventually(LONG, "the outbox is empty", || async {
+        let pending = bench.source.pending();
+        (pending == 0).then_some(()).ok_or(pending.to_string())
+    })
+    .await;
+    assert_eq!(
+        numbers(&bench.sink.received(), "k"),
+        (1..=60).collect::<Vec<_>>()
+    );
+}
