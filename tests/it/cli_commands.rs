@@ -327,7 +327,7 @@ async fn check_tells_what_a_stream_allows_and_what_it_costs_not_to() {
     let broker = nats::Server::start().await;
     let place = |mode: &str| {
         Workplace::new(&format!(
-            "[databases.orders]\ntype = \"sqlite\"\npath = \"orders.db\"\n[sinks.events]\ntype = \"nats\"\n\
+            "[databases.orders]\nurl = \"sqlite://orders.db\"\n[sinks.events]\ntype = \"nats\"\n\
              url = \"{}\"\nstream = \"EVENTS\"\nmode = \"{mode}\"\n[routes.all]\nkinds = [\"order.*\"]\n\
              sinks = [\"events\"]\n",
             broker.url()

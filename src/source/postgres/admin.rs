@@ -17,6 +17,8 @@ const PUBLISHING: &str = "publishing";
 const STATUS: &str = "reading the status";
 const LISTING: &str = "listing discarded events";
 const REQUEUING: &str = "requeuing";
+/// How often a requeue begins anew because events ended for their other sinks meanwhile.
+const REQUEUE_TRIES: u32 = 10;
 const DROPPING: &str = "dropping discarded events";
 const KINDS: &str = "reading kinds";
 
@@ -123,30 +125,50 @@ impl Postgres {
         filter: &DiscardedFilter,
         by: &Operator,
     ) -> Result<u64, SourceError> {
-        let mut session = self.admin.transaction(REQUEUING, true).await?;
-        let call = filtered(query(self.sql.discarded_requeue.text()), filter);
-        let mut seqs: Vec<i64> = Vec::new();
-        let mut ids: Vec<Uuid> = Vec::new();
-        for row in session.rows(REQUEUING, call).await? {
-            seqs.push(self.column(REQUEUING, &row, 0)?);
-            ids.push(self.column(REQUEUING, &row, 1)?);
-        }
-        let taken = seqs.len() as u64;
-        let call = query(self.sql.requeue_strangers.text())
-            .bind(seqs.clone())
-            .bind(ids.clone());
-        let strangers: i64 = self.only(REQUEUING, &session.rows(REQUEUING, call).await?, 0)?;
-        if strangers > 0 {
+        let mut tries = 0;
+        let (mut session, mut seqs, taken) = loop {
+            tries += 1;
+            let mut session = self.admin.transaction(REQUEUING, true).await?;
+            let call = filtered(query(self.sql.discarded_requeue.text()), filter);
+            let mut seqs: Vec<i64> = Vec::new();
+            let mut ids: Vec<Uuid> = Vec::new();
+            for row in session.rows(REQUEUING, call).await? {
+                seqs.push(self.column(REQUEUING, &row, 0)?);
+                ids.push(self.column(REQUEUING, &row, 1)?);
+            }
+            let taken = seqs.len() as u64;
+            let call = query(self.sql.requeue_strangers.text())
+                .bind(seqs.clone())
+                .bind(ids);
+            let rows = session.rows(REQUEUING, call).await?;
+            let strangers: i64 = self.only(REQUEUING, &rows, 0)?;
+            let ended: i64 = self.only(REQUEUING, &rows, 1)?;
             // Dropping the session rolls everything back.
-            return Err(SourceError::new(
-                SourceErrorKind::Refused,
-                format!(
-                    "database {}: {REQUEUING}: the seq of {strangers} of them belongs to another event by \
-                     now (was the sequence reset?); nothing was changed",
-                    self.options.name
-                ),
-            ));
-        }
+            if strangers > 0 {
+                return Err(SourceError::new(
+                    SourceErrorKind::Refused,
+                    format!(
+                        "database {}: {REQUEUING}: the seq of {strangers} of them belongs to another event by \
+                         now (was the sequence reset?); nothing was changed",
+                        self.options.name
+                    ),
+                ));
+            }
+            if ended == 0 {
+                break (session, seqs, taken);
+            }
+            // They were still there for other sinks and ended in between: now they can come back whole.
+            if tries == REQUEUE_TRIES {
+                return Err(SourceError::new(
+                    SourceErrorKind::Refused,
+                    format!(
+                        "database {}: {REQUEUING}: {ended} of them were finished by other sinks meanwhile; nothing \
+                         was changed, try again",
+                        self.options.name
+                    ),
+                ));
+            }
+        };
         seqs.dedup();
         self.tell(&mut session, "look", &seqs, by).await?;
         self.audit(&mut session, "requeue", by, selection(filter, taken))

@@ -1,5 +1,6 @@
--- How many of these (seq, id) are not in the outbox: a seq that another event has by now cannot be taken
--- back. Served by event_pkey.
-select count(*)
+-- How many of these (seq, id) are not in the outbox: because another event has the seq by now, which cannot be taken
+-- back; and because the event was there and ended meanwhile, its last sink being done with it. Served by event_pkey.
+select count(*) filter (where e.seq is not null), count(*) filter (where e.seq is null)
 from unnest($1::bigint[], $2::uuid[]) as o (seq, id)
-where not exists (select from {schema}.event as e where e.seq = o.seq and e.id = o.id)
+left join {schema}.event as e on e.seq = o.seq
+where e.seq is null or e.id <> o.id
