@@ -179,7 +179,6 @@ async fn a_crash_costs_seconds_and_nothing_else() {
 
 /// Settlements are written without waiting for the disk, so a crash may take the last of them back: the
 /// rows are there again, behind everything that was read.
-#[ignore = "known defect: since lanes, what a crash took back sometimes waits for the next sweep (60 s)"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settlements_that_a_crash_took_back_are_made_again_soon() {
     // Nothing reaches the disk by itself for a while.
