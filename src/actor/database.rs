@@ -320,6 +320,7 @@ impl State {
     fn settler_arguments(&self) -> settler::Arguments {
         settler::Arguments {
             source: Arc::clone(&self.arguments.database.source),
+            keeper: self.keeper.handle.clone(),
             telemetry: self.arguments.relay.telemetry.clone(),
             board: Arc::clone(&self.arguments.board),
             tree: self.arguments.tree.clone(),

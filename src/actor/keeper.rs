@@ -26,8 +26,8 @@ const SAMPLE: Duration = Duration::from_secs(10);
 const PURGE: Duration = Duration::from_secs(600);
 /// Most rows of one purge statement.
 const PURGE_ROWS: u32 = 10_000;
-/// Most shared events removed per sweep and route.
-const SHARED_ROWS: u32 = 10_000;
+/// Most finished events removed at a time and per route.
+const FINISHED_ROWS: u32 = 10_000;
 /// How often the keeper looks at its list.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -72,6 +72,8 @@ pub enum Mode {
 pub enum Message {
     /// The database's state changed.
     Mode(Mode),
+    /// Finished events may be left in the table.
+    Leftovers,
     /// Look at the list.
     Tick,
     /// The work under way ended.
@@ -94,7 +96,7 @@ pub struct State {
     sample_at: Instant,
     purge_at: Instant,
     sweep_at: Instant,
-    shared_due: bool,
+    finished_due: bool,
     _place: Place,
 }
 
@@ -123,7 +125,7 @@ impl KeeperActor {
             sample_at: now,
             purge_at: now,
             sweep_at: now + arguments.sweep_every,
-            shared_due: false,
+            finished_due: false,
             myself,
             arguments,
         };
@@ -139,6 +141,7 @@ impl KeeperActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Message::Mode(mode) => state.mode(mode),
+            Message::Leftovers => state.leftovers(),
             Message::Tick => state.tick(),
             Message::Done => state.done(),
         }
@@ -193,13 +196,19 @@ impl State {
         if self.mode == Some(Mode::Active) && now >= self.sweep_at {
             self.sweep_at = now + self.arguments.sweep_every;
             self.arguments.claimer.send(claimer::Message::Sweep);
-            self.shared_due = true;
+            self.finished_due = true;
         }
         if self.working.is_none() && self.mode.is_some() {
             self.work(now);
         }
         let pause = TICK.min(self.arguments.sweep_every);
         self.tick_soon(pause);
+    }
+
+    /// Not only an owner's: the late outcome may be that of an owner which is none any more.
+    fn leftovers(&mut self) {
+        self.finished_due = true;
+        self.tick_soon(Duration::ZERO);
     }
 
     fn done(&mut self) {
@@ -218,10 +227,10 @@ impl State {
         } else if active && now >= self.purge_at {
             self.purge_at = now + PURGE;
             self.purge();
-        } else if active && self.shared_due {
+        } else if self.finished_due {
             // Last, so that frequent sweeps leave time for everything else.
-            self.shared_due = false;
-            self.remove_shared();
+            self.finished_due = false;
+            self.remove_finished();
         }
     }
 
@@ -321,9 +330,9 @@ impl State {
         });
     }
 
-    /// Events that several sinks share and that all of them are done with: a settlement that saw only its own
-    /// part leaves them.
-    fn remove_shared(&mut self) {
+    /// Events that every sink of their route is done with: a settlement that saw only its own part leaves them, and
+    /// one under a lease that had ended.
+    fn remove_finished(&mut self) {
         let Arguments {
             database,
             source,
@@ -336,7 +345,7 @@ impl State {
             .collect();
         self.spawn(async move {
             for sinks in shared {
-                if let Err(error) = source.delete_done(&sinks, SHARED_ROWS).await {
+                if let Err(error) = source.delete_done(&sinks, FINISHED_ROWS).await {
                     debug!(%database, %error, "finished events could not be removed");
                     return;
                 }

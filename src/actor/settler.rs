@@ -11,10 +11,10 @@ use ractor::{ActorProcessingErr, ActorRef};
 use tracing::{error, info, warn};
 
 use self::batch::{Item, Queue};
-use super::handle::{Task, guarded};
+use super::handle::{Handle, Task, guarded};
 use super::restart::Role;
 use super::tree::{Place, Tree};
-use super::{claimer, sequencer};
+use super::{claimer, keeper, sequencer};
 use crate::retry::back_off;
 use crate::source::{Outcome, Source, SourceError, SourceErrorKind, Verdict};
 use crate::status::Board;
@@ -34,6 +34,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub struct Arguments {
     /// The database.
     pub source: Arc<dyn Source>,
+    /// Who removes what came too late to be deleted.
+    pub keeper: Handle<keeper::Message>,
     /// Metrics.
     pub telemetry: Telemetry,
     /// Where discards and publishes are counted.
@@ -313,6 +315,7 @@ impl State {
     fn count(&self, batch: &[Item<Tell>], applied: &[bool]) {
         let Arguments {
             source,
+            keeper,
             telemetry,
             board,
             ..
@@ -346,6 +349,8 @@ impl State {
             board.feed(database, sink, |feed| feed.published += count);
         }
         if lost > 0 {
+            // What was published is marked so, and whoever reads that mark takes the event for finished.
+            keeper.send(keeper::Message::Leftovers);
             telemetry.lease_lost(database, lost);
             warn!(
                 database,

@@ -26,10 +26,6 @@ use crate::actor::settler::{self, Tell};
 use crate::sink::{self, Delivery, PublishError, PublishErrorKind, Receipt, Session};
 use crate::source::Verdict;
 
-/// Settle what was stored from here, without a word to the sequencers? It saves a message an event, but then what a
-/// crash of the database took back is sometimes found by the sweep only, so every success is told.
-const SILENTLY: bool = false;
-
 /// The lanes of a session; none without one that keeps order.
 #[derive(Default)]
 pub(super) struct Lanes {
@@ -157,7 +153,7 @@ impl Shared {
             let result = results.next().unwrap_or_else(missing);
             drop(one.permit);
             match result {
-                Ok(receipt) if SILENTLY && !one.answer.is_awaited() => {
+                Ok(receipt) if !one.answer.is_awaited() => {
                     let event = &one.delivery.event;
                     if receipt.duplicate {
                         one.context.duplicate(event, one.delivery.may_be_repeat);
