@@ -103,7 +103,7 @@ pub struct SinkOptions {
     pub sink: Arc<dyn Sink>,
     /// Limit for one publish. Default 4 s.
     pub publish_timeout: Duration,
-    /// Publishes in flight. Default 2048.
+    /// Publishes in flight. Default 4096, as many as are held of one database: fewer would wait for a permit each.
     pub max_in_flight: usize,
     /// Their bytes. Default 32 MiB.
     pub max_in_flight_bytes: usize,
@@ -145,7 +145,7 @@ impl SinkOptions {
             name: name.into(),
             sink,
             publish_timeout: Duration::from_secs(4),
-            max_in_flight: 2_048,
+            max_in_flight: 4_096,
             max_in_flight_bytes: 32 * 1024 * 1024,
         }
     }

@@ -56,7 +56,7 @@ pub struct Sink {
     pub path: Option<PathBuf>,
     /// Limit for one publish; must be smaller than `lease.ttl` less 2 s. Default: 4 s.
     pub publish_timeout: Span,
-    /// Events handed over and not yet answered, at most. Default: 2048.
+    /// Events handed over and not yet answered, at most. Default: 4096.
     #[serde(deserialize_with = "value::number")]
     pub max_in_flight: usize,
     /// Their bytes, at most; a larger event goes alone. Default: 32 MiB.
@@ -87,7 +87,7 @@ impl Default for Sink {
             mode: Mode::Auto,
             path: None,
             publish_timeout: Span::secs(4),
-            max_in_flight: 2_048,
+            max_in_flight: 4_096,
             max_in_flight_bytes: Size::mib(32),
             envelope: Envelope::Raw,
         }

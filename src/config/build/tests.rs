@@ -204,7 +204,7 @@ async fn keys_of_the_relay() {
     assert_eq!(events.publish_timeout, Duration::from_secs(3));
     assert_eq!(events.max_in_flight, 5);
     assert_eq!(events.max_in_flight_bytes, 1_024);
-    assert_eq!(options.sinks[1].max_in_flight, 2_048);
+    assert_eq!(options.sinks[1].max_in_flight, 4_096);
 
     let all = options.routes.of("order.paid").expect("a route");
     assert_eq!(all.retry.max_attempts, 3);
