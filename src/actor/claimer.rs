@@ -57,6 +57,7 @@ pub mod parked;
 pub mod pulse;
 pub mod reading;
 pub mod recent;
+mod showing;
 pub mod unrouted;
 pub mod waking;
 pub mod walking;

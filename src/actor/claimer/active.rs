@@ -421,27 +421,12 @@ impl Active {
                 slot.hands.rest(&key);
             }
             slot.hands.thin_out();
-            let in_flight = slot.feed.in_flight();
-            let parked = slot.feed.parked().count() + slot.feed.held_back();
-            if in_flight == 0 {
+            if slot.feed.in_flight() == 0 {
                 // The one for events without a key: it has none either.
                 slot.hands.retire(None);
             }
-            self.env
-                .board
-                .feed(&self.env.database, slot.feed.sink(), |shown| {
-                    shown.in_flight = in_flight as u64;
-                    shown.parked = parked as u64;
-                });
         }
-    }
-
-    /// Tells whoever waits for it whether everything due is delivered.
-    pub fn tell_caught_up(&self) {
-        let caught_up = self.caught_up_now();
-        self.env
-            .caught_up
-            .send_if_modified(|value| std::mem::replace(value, caught_up) != caught_up);
+        self.show_figures();
     }
 
     // ---- failures ----------------------------------------------------------------------------------

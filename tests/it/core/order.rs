@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use outboxd::relay::GapGuard;
 use outboxd::sink::PublishError;
-use outboxd::sink::memory::{Answer, Gate};
+use outboxd::sink::memory::{Answer, Gate, Memory as MemorySink};
+use outboxd::source::memory::Memory as MemorySource;
 use outboxd::testing::faults::Op;
 use outboxd::testing::source::NewRow;
 
-use super::bench::{Bench, by_key, number, numbers, row};
+use super::bench::{Bench, by_key, number, numbers, row, start_over};
 
 #[tokio::test]
 async fn every_key_arrives_in_order_and_the_outbox_is_empty() {
@@ -118,6 +119,21 @@ async fn a_delayed_event_holds_its_key_and_nobody_else() {
     let waited = received[2].at - received[0].at;
     assert!(waited >= delay - Duration::from_millis(50), "{waited:?}");
     bench.emptied().await;
+}
+
+/// Figures are shown from time to time, and when there is nothing more to do: whoever waited for that reads them next.
+#[tokio::test]
+async fn what_waits_is_shown_when_all_that_is_due_is_delivered() {
+    for _ in 0..5 {
+        let (source, sink) = (MemorySource::new("orders", 16), MemorySink::new());
+        let late = row("late", 1).delayed(Duration::from_secs(3_600));
+        source.insert(&[row("k", 1), late, row("k", 2)]).unwrap();
+        let (relay, _) = start_over(&source, &sink, |_| {}).await;
+        relay.drained().await;
+        let shown = relay.board().snapshot().feeds;
+        assert_eq!((shown[0].parked, shown[0].in_flight), (1, 0));
+        assert_eq!(sink.received().len(), 2);
+    }
 }
 
 #[tokio::test]
