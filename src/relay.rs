@@ -49,6 +49,11 @@ use crate::source::{Retention, Source};
 use crate::status::Board;
 use crate::telemetry::Telemetry;
 
+/// How long a lease lasts, unless said otherwise.
+pub const LEASE_TTL: Duration = Duration::from_secs(15);
+/// Limit for one publish, unless said otherwise.
+pub const PUBLISH_TIMEOUT: Duration = Duration::from_secs(4);
+
 /// Everything a relay needs, already built: configuration files lead here, embedders start here.
 #[derive(Clone)]
 pub struct Options {
@@ -144,7 +149,7 @@ impl SinkOptions {
         Self {
             name: name.into(),
             sink,
-            publish_timeout: Duration::from_secs(4),
+            publish_timeout: PUBLISH_TIMEOUT,
             max_in_flight: 4_096,
             max_in_flight_bytes: 32 * 1024 * 1024,
         }
@@ -158,7 +163,7 @@ impl Options {
             databases,
             sinks,
             routes,
-            lease_ttl: Duration::from_secs(15),
+            lease_ttl: LEASE_TTL,
             retention: Retention::default(),
             grace: Duration::from_secs(25),
             telemetry: Telemetry::none(),

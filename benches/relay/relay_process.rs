@@ -91,23 +91,8 @@ fn sink(to: &To) -> Arc<dyn Sink> {
         To::File { path } => Arc::new(File::new(file::Options { path: path.into() })),
         To::Nats { url, mode } => {
             let options = nats::Options {
-                name: "events".to_owned(),
-                url: url.clone(),
-                user: None,
-                password: None,
-                password_file: None,
-                token: None,
-                token_file: None,
-                creds_file: None,
-                tls: None,
-                ca_file: None,
-                client_cert_file: None,
-                client_key_file: None,
-                stream: "EVENTS".to_owned(),
-                create_stream: false,
-                subject: "events.{kind}".to_owned(),
                 mode: *mode,
-                repeats_within: Duration::from_secs(30),
+                ..nats::Options::new("events", url, "EVENTS", "events.{kind}")
             };
             Arc::new(Nats::new(options).unwrap())
         }

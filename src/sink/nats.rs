@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Session, Sink, SinkError};
 use crate::envelope::Template;
+use crate::relay;
 
 mod answer;
 mod atomic;
@@ -89,8 +90,39 @@ pub struct Options {
     /// How order is kept.
     pub mode: Mode,
     /// How long after it was sent an event of unknown outcome may be sent again
-    /// ([`relay::repeats_within`](crate::relay::repeats_within)); the stream has to remember its id that long.
+    /// ([`relay::repeats_within`]); the stream has to remember its id that long.
     pub repeats_within: Duration,
+}
+
+impl Options {
+    /// A stream at a server, everything else as configuration leaves it: nobody's credentials, TLS by the rule of its
+    /// field, the stream is not created, order is kept as the stream allows, and the relay's times are the defaults.
+    pub fn new(
+        name: impl Into<String>,
+        url: impl Into<String>,
+        stream: impl Into<String>,
+        subject: impl Into<String>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            url: url.into(),
+            user: None,
+            password: None,
+            password_file: None,
+            token: None,
+            token_file: None,
+            creds_file: None,
+            tls: None,
+            ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
+            stream: stream.into(),
+            create_stream: false,
+            subject: subject.into(),
+            mode: Mode::Auto,
+            repeats_within: relay::repeats_within(relay::LEASE_TTL, relay::PUBLISH_TIMEOUT),
+        }
+    }
 }
 
 /// The sink.
@@ -288,25 +320,7 @@ mod tests {
     use super::*;
 
     pub(super) fn options(url: &str) -> Options {
-        Options {
-            name: "events".to_owned(),
-            url: url.to_owned(),
-            user: None,
-            password: None,
-            password_file: None,
-            token: None,
-            token_file: None,
-            creds_file: None,
-            tls: None,
-            ca_file: None,
-            client_cert_file: None,
-            client_key_file: None,
-            stream: "EVENTS".to_owned(),
-            create_stream: false,
-            subject: "events.{kind}".to_owned(),
-            mode: Mode::Auto,
-            repeats_within: Duration::from_secs(30),
-        }
+        Options::new("events", url, "EVENTS", "events.{kind}")
     }
 
     #[test]

@@ -124,6 +124,34 @@ pub struct Options {
     pub statement_timeout: Duration,
 }
 
+impl Options {
+    /// The outbox at this URL (`None`: the fields say where), everything else as configuration leaves it.
+    pub fn new(name: impl Into<String>, url: Option<SecretString>) -> Self {
+        Self {
+            name: name.into(),
+            url,
+            url_file: None,
+            host: None,
+            port: None,
+            user: None,
+            password: None,
+            password_file: None,
+            dbname: None,
+            tls: None,
+            ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
+            schema: "outbox".to_owned(),
+            pooler: Pooler::None,
+            listen: true,
+            keep: PublishedKeep::default(),
+            shards: 16,
+            max_connections: 8,
+            statement_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
 /// An outbox in PostgreSQL.
 #[derive(Debug)]
 pub struct Postgres {

@@ -41,6 +41,20 @@ fn text(secret: &Option<secrecy::SecretString>) -> Option<&str> {
 }
 
 #[test]
+fn options_made_in_code_are_those_of_a_file_that_says_no_more() {
+    let configured = postgres_of("url = \"postgres://db/app\"", "");
+    let own = source::postgres::Options::new("orders", configured.url.clone());
+    assert_eq!(format!("{configured:?}"), format!("{own:?}"));
+    let config = load(&format!(
+        "[databases.orders]\nurl = \"postgres://db/app\"\n{NATS}{ROUTE}"
+    ));
+    let configured = nats_options("events", &config.sinks["events"], &config).expect("options");
+    let (url, subject) = (&configured.url, &configured.subject);
+    let own = sink::nats::Options::new("events", url, "EVENTS", subject);
+    assert_eq!(format!("{configured:?}"), format!("{own:?}"));
+}
+
+#[test]
 fn keys_of_a_postgres_database() {
     let by_fields = postgres_of(
         "host = \"db\"\nport = 5433\nuser = \"relay\"\npassword = \"p@ss/w?rd#%:&\"\ndbname = \"app\"\n\

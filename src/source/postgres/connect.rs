@@ -316,32 +316,10 @@ async fn greet(connection: &mut PgConnection) -> Result<(i64, String), sqlx::Err
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::source::PublishedKeep;
 
     /// Options without an address.
     pub(in super::super) fn options() -> Options {
-        Options {
-            name: "orders".into(),
-            url: None,
-            url_file: None,
-            host: None,
-            port: None,
-            user: None,
-            password: None,
-            password_file: None,
-            dbname: None,
-            tls: None,
-            ca_file: None,
-            client_cert_file: None,
-            client_key_file: None,
-            schema: "outbox".into(),
-            pooler: Pooler::None,
-            listen: true,
-            keep: PublishedKeep::Full,
-            shards: 16,
-            max_connections: 4,
-            statement_timeout: Duration::from_secs(5),
-        }
+        Options::new("orders", None)
     }
 
     #[test]

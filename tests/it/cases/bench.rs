@@ -320,25 +320,7 @@ impl Setup {
     pub fn new(database: &str, broker: impl Into<String>) -> Self {
         Self {
             source: postgres_fixture::options(database),
-            sink: nats_sink::Options {
-                name: "events".to_owned(),
-                url: broker.into(),
-                user: None,
-                password: None,
-                password_file: None,
-                token: None,
-                token_file: None,
-                creds_file: None,
-                tls: None,
-                ca_file: None,
-                client_cert_file: None,
-                client_key_file: None,
-                stream: "EVT".to_owned(),
-                create_stream: false,
-                subject: "evt.{kind}".to_owned(),
-                mode: nats_sink::Mode::Auto,
-                repeats_within: Duration::from_secs(30),
-            },
+            sink: nats_sink::Options::new("events", broker, "EVT", "evt.{kind}"),
             retry: Policy {
                 max_attempts: 5,
                 base: Duration::from_millis(100),

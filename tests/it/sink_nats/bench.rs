@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config, Stream};
 use async_trait::async_trait;
-use outboxd::sink::nats::{Mode, Nats, Options};
+use outboxd::sink::nats::{Nats, Options};
 use outboxd::sink::{PublishError, PublishErrorKind, Session, Sink};
 use outboxd::testing::sink::{Arrived, Bench, conformance};
 use tokio::sync::Mutex;
@@ -17,25 +17,7 @@ pub const SOON: Duration = Duration::from_secs(20);
 
 /// Options for stream `EVT`, whose subjects are the kinds below `evt.`.
 pub fn options(url: impl Into<String>) -> Options {
-    Options {
-        name: "events".to_owned(),
-        url: url.into(),
-        user: None,
-        password: None,
-        password_file: None,
-        token: None,
-        token_file: None,
-        creds_file: None,
-        tls: None,
-        ca_file: None,
-        client_cert_file: None,
-        client_key_file: None,
-        stream: "EVT".to_owned(),
-        create_stream: false,
-        subject: "evt.{kind}".to_owned(),
-        mode: Mode::Auto,
-        repeats_within: Duration::from_secs(30),
-    }
+    Options::new("events", url, "EVT", "evt.{kind}")
 }
 
 pub fn config() -> Config {

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use outboxd::source::Source;
 use outboxd::source::admin::{Admin, Roles};
-use outboxd::source::postgres::{Options, Pooler, Postgres};
-use outboxd::source::{PublishedKeep, Source};
+use outboxd::source::postgres::{Options, Postgres};
 
 use super::postgres::Database;
 
@@ -48,26 +48,9 @@ impl Role {
 /// Options for a URL, as configuration would fill them in.
 pub fn options(url: &str) -> Options {
     Options {
-        name: "orders".into(),
-        url: Some(url.to_owned().into()),
-        url_file: None,
-        host: None,
-        port: None,
-        user: None,
-        password: None,
-        password_file: None,
-        dbname: None,
-        tls: None,
-        ca_file: None,
-        client_cert_file: None,
-        client_key_file: None,
-        schema: "outbox".into(),
-        pooler: Pooler::None,
-        listen: true,
-        keep: PublishedKeep::Full,
-        shards: 16,
         max_connections: 4,
         statement_timeout: Duration::from_secs(5),
+        ..Options::new("orders", Some(url.to_owned().into()))
     }
 }
 
