@@ -6,7 +6,8 @@
 //! back.
 //!
 //! What was stored in a lane is settled by the publisher, and only counted here: the sequencer need not hear of each,
-//! since they are always the first of those that are out. For that, none of them may be answered otherwise. It asks for news when it waits for them.
+//! since they are always the first of those that are out. For that, none of them
+//! may be answered otherwise. It asks for news when it waits for them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
