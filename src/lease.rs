@@ -62,6 +62,8 @@ pub struct Ownership {
     tokens: Vec<Option<i64>>,
     deadline_ms: AtomicU64,
     revoked: AtomicBool,
+    /// It is about to be given up.
+    closing: AtomicBool,
 }
 
 impl Ownership {
@@ -77,6 +79,7 @@ impl Ownership {
             tokens,
             deadline_ms: AtomicU64::new(deadline.0),
             revoked: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
         }
     }
 
@@ -124,9 +127,14 @@ impl Ownership {
         self.revoked.store(true, Ordering::Release);
     }
 
-    /// Is there time for a hand-over?
+    /// It will be given up: no hand-over begins any more, those under way may end.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    /// May a hand-over begin?
     pub fn may_begin(&self) -> bool {
-        self.time_left() >= WORTH_BEGINNING
+        !self.closing.load(Ordering::Acquire) && self.time_left() >= WORTH_BEGINNING
     }
 
     /// How long sending is still allowed; zero when it is not.
@@ -204,6 +212,8 @@ mod tests {
         assert!(owned.may_begin());
         let late = Ownership::new(16, &[lease], now.after(WORTH_BEGINNING / 2));
         assert!(!late.may_begin());
+        owned.close();
+        assert!(!owned.may_begin() && !owned.time_left().is_zero());
         owned.revoke();
         owned.extend(now.trusting(Duration::from_secs(60)));
         assert_eq!(owned.time_left(), Duration::ZERO);

@@ -84,13 +84,15 @@ pub trait Session: Send + Sync + 'static {
     /// [`PublishErrorKind::Behind`] (not stored, and never will be) or `Unknown`; where the batch ended with the failure
     /// of another key, all that follows is `Behind`. Nothing that is not `Unknown` changes its fate after the return.
     ///
-    /// Returns within `timeout`, or soon after. Dropping the future leaves every outcome unknown.
+    /// Waits `timeout` for each sign of progress, and returns within `limit`, or soon after, whatever happens; then
+    /// nothing more is sent. Dropping the future leaves every outcome unknown.
     async fn publish_batch(
         &self,
         batch: &[Delivery],
         timeout: Duration,
+        limit: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
-        let _ = timeout;
+        let _ = (timeout, limit);
         let refuse = |_| Err(PublishError::retryable("this sink takes no batches"));
         batch.iter().map(refuse).collect()
     }
@@ -150,6 +152,9 @@ pub enum PublishErrorKind {
         /// The session is gone: the gate closes at once.
         connection_lost: bool,
     },
+    /// The destination has no room for any event, or no time: nothing is charged, however often and whatever others
+    /// manage.
+    Full,
     /// This event failed and may succeed later: an attempt is charged.
     Retryable,
     /// This event can never be taken: it is discarded at once with this code (`too_large`,
@@ -182,6 +187,14 @@ impl PublishError {
             kind: PublishErrorKind::Unavailable {
                 connection_lost: false,
             },
+            message: message.into(),
+        }
+    }
+
+    /// The destination has no room now.
+    pub fn full(message: impl Into<String>) -> Self {
+        Self {
+            kind: PublishErrorKind::Full,
             message: message.into(),
         }
     }

@@ -62,12 +62,13 @@ impl Session for PoisonedSession {
         &self,
         batch: &[Delivery],
         timeout: Duration,
+        limit: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
         let good: Vec<Delivery> = batch.iter().filter(|d| !poisonous(d)).cloned().collect();
         let mut answers = if good.is_empty() {
             Vec::new()
         } else {
-            self.0.publish_batch(&good, timeout).await
+            self.0.publish_batch(&good, timeout, limit).await
         }
         .into_iter();
         let mut first = true;

@@ -82,6 +82,8 @@ pub enum Message {
     Probe,
     /// Try to connect.
     Open,
+    /// A lease ends: what may not leave any more goes back at once.
+    Purge,
     /// The batch under way in this lane of this generation has ended.
     LaneFree(u64, usize),
 }
@@ -156,6 +158,7 @@ impl PublisherActor {
             Message::Closed(pause) => state.probe_after(pause),
             Message::Probe => state.probe(),
             Message::Open => state.open(),
+            Message::Purge => state.lanes.purge(),
             Message::LaneFree(generation, lane) => state.lane_free(generation, lane),
         }
         Ok(())
@@ -293,7 +296,7 @@ impl State {
         let Some(live) = &self.session else {
             return;
         };
-        let Some(batch) = self.lanes.take_batch(lane) else {
+        let Some(batch) = self.lanes.take_batch(lane, self.shared.arguments.timeout) else {
             return;
         };
         let session = Arc::clone(&live.session);

@@ -277,6 +277,7 @@ impl State {
             policy: &work.route.retry,
             attempts: work.attempts,
             strikes: work.strikes.count,
+            full: work.strikes.full,
             others_succeed: successes > work.strikes.successes,
             jitter: jitter(work.event.id, work.attempts),
         };

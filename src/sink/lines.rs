@@ -201,6 +201,7 @@ impl Session for Lines {
         &self,
         batch: &[Delivery],
         timeout: Duration,
+        _limit: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
         let deadline = tokio::time::Instant::now() + timeout;
         let mut behind = Behind::default();

@@ -392,14 +392,15 @@ impl Session for MemorySession {
         &self,
         batch: &[Delivery],
         timeout: Duration,
+        limit: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + limit;
         let mut results = Vec::with_capacity(batch.len());
         while results.last().is_none_or(Result::is_ok)
             && let Some(next) = batch.get(results.len())
         {
             let left = deadline.saturating_duration_since(Instant::now());
-            results.push(self.publish(next, left).await);
+            results.push(self.publish(next, timeout.min(left)).await);
         }
         results.resize_with(batch.len(), || Err(PublishError::behind()));
         results

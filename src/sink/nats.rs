@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use secrecy::SecretString;
@@ -24,19 +24,25 @@ use crate::relay;
 
 mod answer;
 mod atomic;
+mod batch;
 mod fast;
 mod inbox;
 mod link;
 mod order;
 mod session;
+mod silent;
 mod stream;
 mod target;
+mod time;
 
 use link::Link;
 use order::Order;
 use session::NatsSession;
 use stream::Stream;
 use target::Target;
+
+/// A stream that takes longer to tell about itself is asked once more.
+const SLOW: Duration = Duration::from_millis(20);
 
 /// How order is kept with more than one event in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
@@ -262,7 +268,15 @@ impl Sink for Nats {
 
     async fn open(&self) -> Result<Arc<dyn Session>, SinkError> {
         let link = Link::open(&self.target, &self.name).await?;
-        let stream = self.stream(&link).await?;
+        let asked = Instant::now();
+        let mut stream = self.stream(&link).await?;
+        let mut round_trip = asked.elapsed();
+        if round_trip > SLOW {
+            // It may have been made just now, or woken up.
+            let asked = Instant::now();
+            stream = self.stream(&link).await?;
+            round_trip = round_trip.min(asked.elapsed());
+        }
         self.report(&stream, link.client().max_payload());
         let order = Order::of(self.mode, &stream.config);
         let last_place = stream.last_place();
@@ -271,6 +285,7 @@ impl Sink for Nats {
             stream.config,
             self.subject.clone(),
             order,
+            round_trip,
             last_place,
         )))
     }

@@ -9,5 +9,6 @@ mod limits;
 mod logins;
 mod loss;
 mod opening;
+mod patience;
 mod throughput;
 mod tls;

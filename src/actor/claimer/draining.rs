@@ -10,6 +10,7 @@ use super::{Message, Phase, State, Tag};
 use crate::actor::database;
 use crate::actor::handle::Task;
 use crate::actor::keeper;
+use crate::actor::publisher;
 use crate::actor::settler::Settled;
 use crate::lease::Lease;
 use crate::status::DatabaseState;
@@ -103,8 +104,13 @@ impl State {
         };
         if let Phase::Active(mut active) = phase {
             active.tasks.abort_all();
+            active.ownership().close();
             for (index, slot) in active.slots.iter_mut().enumerate() {
                 slot.hands.halt_all();
+                slot.context
+                    .publisher
+                    .handle
+                    .send(publisher::Message::Purge);
                 let seqs = slot.feed.outstanding();
                 draining.out.extend(seqs.map(|seq| (index, seq)));
             }

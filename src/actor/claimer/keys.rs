@@ -42,11 +42,20 @@ impl fmt::Display for OrderKey {
 /// Failures in a row that charged nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Strikes {
-    /// How many.
+    /// How many that may become the event's own fault.
     pub count: u32,
+    /// How often in a row the sink had no room.
+    pub full: u32,
     /// What the sink had taken of others when the last one happened: more by the next one means that others
     /// succeed.
     pub successes: u64,
+}
+
+impl Strikes {
+    /// Has it failed at all?
+    pub fn any(&self) -> bool {
+        self.count > 0 || self.full > 0
+    }
 }
 
 /// One key's place between the cursor, the table and its sequencer.

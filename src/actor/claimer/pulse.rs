@@ -103,7 +103,8 @@ impl Pulse {
             self.window_start = now;
             self.window_events = 0;
         }
-        self.pause = if events > 0 {
+        // At a high rate an empty poll only fell between two transactions.
+        self.pause = if events > 0 || self.rate >= HIGH_RATE {
             POLL_MIN
         } else {
             (self.pause * 2).min(self.poll_max)

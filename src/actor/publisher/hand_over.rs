@@ -1,6 +1,7 @@
 //! An event on its way to the sink, and the duty to answer for it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ractor::ActorRef;
 
@@ -46,6 +47,13 @@ impl HandOver {
             .accepted
             .store(accepted, std::sync::atomic::Ordering::Relaxed);
         accepted
+    }
+
+    /// May it share a batch with that one? A batch has the time of the lease that ends first: where one has little
+    /// left, others do not share it.
+    pub(super) fn goes_with(&self, other: &Self, timeout: Duration) -> bool {
+        let (mine, others) = (self.ownership(), other.ownership());
+        std::ptr::eq(mine, others) || mine.time_left().min(others.time_left()) >= timeout
     }
 
     /// May it leave now?

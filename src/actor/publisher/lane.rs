@@ -12,19 +12,23 @@
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 
 use super::Message;
 use super::hand_over::HandOver;
 use super::shared::Shared;
-use super::single::{OVER_TIME, OVERTIME};
+use super::single::{OVER_TIME, OVERTIME, publish_span};
 use crate::actor::sequencer::FeedContext;
 use crate::actor::sequencer::decide::Reply;
 use crate::actor::settler::batch::Item;
 use crate::actor::settler::{self, Tell};
 use crate::sink::{self, Delivery, PublishError, PublishErrorKind, Receipt, Session};
 use crate::source::Verdict;
+
+/// A batch takes several round trips: each may take the publish timeout, all together so many times that.
+const PATIENCE: u32 = 4;
 
 /// The lanes of a session; none without one that keeps order.
 #[derive(Default)]
@@ -65,6 +69,13 @@ impl Lanes {
         lane
     }
 
+    /// Gives back what may not leave any more.
+    pub(super) fn purge(&mut self) {
+        for lane in &mut self.lanes {
+            lane.queue.retain(HandOver::may_leave);
+        }
+    }
+
     /// The batch of this lane has ended.
     pub(super) fn free(&mut self, lane: usize) {
         if let Some(lane) = self.lanes.get_mut(lane) {
@@ -73,16 +84,17 @@ impl Lanes {
     }
 
     /// What goes next, unless something is under way or nothing waits. What may not leave goes back.
-    pub(super) fn take_batch(&mut self, lane: usize) -> Option<Vec<HandOver>> {
+    pub(super) fn take_batch(&mut self, lane: usize, timeout: Duration) -> Option<Vec<HandOver>> {
         let limits = self.limits;
         let lane = self.lanes.get_mut(lane).filter(|lane| !lane.busy)?;
-        let mut batch = Vec::with_capacity(lane.queue.len().min(limits.events));
+        let mut batch: Vec<HandOver> = Vec::with_capacity(lane.queue.len().min(limits.events));
         let mut bytes = 0;
         while batch.len() < limits.events
             && let Some(next) = lane.queue.front()
         {
             bytes += next.delivery.event.weight();
-            if bytes > limits.bytes && !batch.is_empty() {
+            let first = batch.first();
+            if first.is_some_and(|first| bytes > limits.bytes || !first.goes_with(next, timeout)) {
                 break;
             }
             batch.extend(lane.queue.pop_front().filter(HandOver::may_leave));
@@ -102,13 +114,21 @@ impl Shared {
         mut batch: Vec<HandOver>,
     ) {
         let left = batch.iter().map(|one| one.ownership().time_left()).min();
-        let limit = self.arguments.timeout.min(left.unwrap_or_default());
+        let left = left.unwrap_or_default();
+        let timeout = self.arguments.timeout.min(left);
+        let limit = left.min(timeout * PATIENCE);
+        // Held for as long as the publish takes.
+        let _spans: Vec<_> = batch
+            .iter()
+            .map(|one| publish_span(&one.delivery))
+            .collect();
         for one in &mut batch {
             one.permit.used();
             one.answer.sent();
         }
         let deliveries: Vec<Delivery> = batch.iter().map(|one| one.delivery.clone()).collect();
-        let publish = AssertUnwindSafe(session.publish_batch(&deliveries, limit)).catch_unwind();
+        let publish = session.publish_batch(&deliveries, timeout, limit);
+        let publish = AssertUnwindSafe(publish).catch_unwind();
         let results = match tokio::time::timeout(limit + OVERTIME, publish).await {
             Ok(Ok(results)) => results,
             // Nobody knows which of them it was: each goes alone next, and the one is charged then.
@@ -139,6 +159,11 @@ impl Shared {
         cut_off: bool,
     ) {
         let stored = results.iter().filter(|result| result.is_ok()).count();
+        // Beside others that were taken, what was not is a matter of its own subject.
+        let tells = |result: &Result<Receipt, PublishError>| match result {
+            Ok(_) => false,
+            Err(error) => stored == 0 || !is_unavailable(error),
+        };
         if let (Some(one), true) = (batch.first(), stored > 0) {
             self.take_signs_of_life(generation, one.key, stored as u64);
         }
@@ -169,7 +194,7 @@ impl Shared {
                 // That says nothing about the event: unanswered, it counts as lost on the way.
                 Err(error) if cut_off && error.kind == PublishErrorKind::Unknown => {}
                 result => {
-                    if result.is_err() {
+                    if tells(&result) {
                         self.take_sign(generation, one.key, &result);
                     }
                     one.answer.give(Reply::Answered(result));
@@ -199,6 +224,13 @@ impl Outcomes {
             context.settler.send(settler::Message::Settle(items));
         }
     }
+}
+
+fn is_unavailable(error: &PublishError) -> bool {
+    let unavailable = PublishErrorKind::Unavailable {
+        connection_lost: false,
+    };
+    error.kind == unavailable
 }
 
 fn is_unknown(result: &Result<Receipt, PublishError>) -> bool {

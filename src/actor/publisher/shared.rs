@@ -135,6 +135,9 @@ fn sign_of(kind: &PublishErrorKind) -> Sign {
         PublishErrorKind::Unavailable { connection_lost } => Sign::Unavailable {
             connection_lost: *connection_lost,
         },
+        PublishErrorKind::Full => Sign::Unavailable {
+            connection_lost: false,
+        },
         PublishErrorKind::Unknown | PublishErrorKind::Behind => Sign::Silence,
         PublishErrorKind::Retryable | PublishErrorKind::Rejected { .. } => Sign::Alive,
     }

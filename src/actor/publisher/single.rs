@@ -17,7 +17,7 @@ use crate::sink::{Delivery, PublishError, PublishErrorKind, Receipt, Session};
 pub(super) const OVERTIME: Duration = Duration::from_millis(250);
 
 /// The span around one publish: event id, kind and request id.
-fn publish_span(delivery: &Delivery) -> tracing::Span {
+pub(super) fn publish_span(delivery: &Delivery) -> tracing::Span {
     // The fields are worked out only where somebody takes the span.
     tracing::info_span!(
         "outbox.publish",

@@ -49,8 +49,10 @@ pub enum Decision {
     Wait {
         /// How long.
         pause: Duration,
-        /// Failures like this in a row.
+        /// Failures in a row that may become the event's own fault.
         strikes: u32,
+        /// How often in a row the sink had no room.
+        full: u32,
         /// It may have been stored.
         repeat: bool,
         /// What happened.
@@ -101,6 +103,8 @@ pub struct Context<'a> {
     pub attempts: u32,
     /// Uncharged failures in a row so far.
     pub strikes: u32,
+    /// How often in a row the sink had no room.
+    pub full: u32,
     /// Others succeeded at this sink since the event was handed over.
     pub others_succeed: bool,
     /// 0.0 to 1.0.
@@ -123,6 +127,16 @@ pub fn decide(reply: Reply, context: &Context<'_>) -> Decision {
         PublishErrorKind::Unavailable {
             connection_lost: false,
         } => uncharged(error.message, false, context, UNCHARGED_BASE, UNCHARGED_MAX),
+        PublishErrorKind::Full => {
+            let full = context.full.saturating_add(1);
+            Decision::Wait {
+                pause: back_off(UNCHARGED_BASE, UNCHARGED_MAX, full, context.jitter),
+                strikes: context.strikes,
+                full,
+                repeat: false,
+                error: error.message,
+            }
+        }
         PublishErrorKind::Unknown => {
             uncharged(error.message, true, context, UNKNOWN_BASE, UNKNOWN_MAX)
         }
@@ -155,6 +169,7 @@ fn uncharged(
     Decision::Wait {
         pause: back_off(base, max, strikes, context.jitter),
         strikes,
+        full: 0,
         repeat,
         error,
     }
@@ -202,6 +217,7 @@ mod tests {
             policy: &POLICY,
             attempts,
             strikes,
+            full: 0,
             others_succeed,
             jitter: 0.0,
         }
@@ -209,6 +225,32 @@ mod tests {
 
     fn failed(error: PublishError) -> Reply {
         Reply::Answered(Err(error))
+    }
+
+    #[test]
+    fn a_sink_without_room_charges_nothing_whatever_others_manage_and_is_asked_less_and_less() {
+        let mut full = 0;
+        let mut longest = Duration::ZERO;
+        for _ in 0..100 {
+            let context = Context {
+                full,
+                ..context(0, 2, true)
+            };
+            match decide(failed(PublishError::full("maximum messages")), &context) {
+                Decision::Wait {
+                    pause,
+                    strikes: 2,
+                    full: next,
+                    repeat: false,
+                    ..
+                } => {
+                    full = next;
+                    longest = longest.max(pause);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((full, longest), (100, UNCHARGED_MAX));
     }
 
     #[test]

@@ -87,12 +87,14 @@ impl State {
             Decision::Wait {
                 pause,
                 strikes,
+                full,
                 error,
                 ..
             } => {
                 debug!(event_id = %work.event.id, strikes, %error, "not taken, nothing charged");
                 let strikes = Strikes {
                     count: strikes,
+                    full,
                     successes,
                 };
                 self.park(seq, pause, strikes, work.may_be_repeat, false);

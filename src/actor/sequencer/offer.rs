@@ -24,7 +24,7 @@ impl State {
         let answer = Answer::new(self.myself.clone(), seq, chain, self.offered);
         self.offered += 1;
         let context = Arc::clone(&self.context);
-        let fresh = work.attempts == 0 && work.strikes.count == 0;
+        let fresh = work.attempts == 0 && !work.strikes.any();
         let key = if self.key.is_some() {
             self.hash
         } else {

@@ -104,7 +104,7 @@ impl Run {
     /// An event that failed before, or may be stored already, wants an answer of its own.
     fn wants_to_be_alone(&self, work: &Work) -> bool {
         let in_doubt = work.may_be_repeat && !self.certain;
-        in_doubt || work.attempts > 0 || work.strikes.count > 0 || work.skip.is_some()
+        in_doubt || work.attempts > 0 || work.strikes.any() || work.skip.is_some()
     }
 
     /// The sink stored an event that was in doubt, and did not know it.

@@ -111,37 +111,51 @@ pub(super) fn refused(error: &ApiError, stream: &str, subject: &str) -> PublishE
             envelope::TOO_LARGE,
             format!("stream {stream} refused the event: {error}"),
         ),
-        // Expected stream does not match.
-        10_060 => belongs_elsewhere(error, stream, subject),
-        code if is_about_the_stream(code) || error.code >= 500 || error.code == 429 => {
+        _ if is_elsewhere(error) => belongs_elsewhere(error, stream, subject),
+        code if is_no_room(code) || error.code == 429 => PublishError::full(format!(
+            "stream {stream} has no room for events now: {error}"
+        )),
+        code if is_about_the_stream(code) || error.code >= 500 => {
             PublishError::unavailable(format!("stream {stream} takes no events now: {error}"))
         }
         _ => PublishError::retryable(format!("stream {stream} refused the event: {error}")),
     }
 }
 
+/// The subject leads to another stream: "expected stream does not match".
+pub(super) fn is_elsewhere(error: &ApiError) -> bool {
+    error.err_code == 10_060
+}
+
+/// Codes that say that there is no room or no time for any event.
+fn is_no_room(err_code: u32) -> bool {
+    matches!(
+        err_code,
+        10_002  // account resources exceeded
+        | 10_023 // insufficient resources
+        | 10_028 // memory resources exceeded
+        | 10_047 // storage resources exceeded
+        | 10_077 // store failed: full, for instance
+        | 10_167 // too many requests
+    )
+}
+
 /// Codes that say something about the stream, the account or the server, whatever HTTP code stands beside.
 fn is_about_the_stream(err_code: u32) -> bool {
     matches!(
         err_code,
-        10_002  // account resources exceeded
-        | 10_008 // system temporarily unavailable
+        10_008 // system temporarily unavailable
         | 10_009 // cluster without leader
-        | 10_023 // insufficient resources
-        | 10_028 // memory resources exceeded
         | 10_035 // account not found
         | 10_039 // JetStream not enabled for account
-        | 10_047 // storage resources exceeded
         | 10_053 // message not stored, server shutting down
         | 10_058 // stream name in use
         | 10_059 // stream not found
         | 10_074 // replicas
         | 10_076 // JetStream not enabled
-        | 10_077 // store failed: full, for instance
         | 10_109 // sealed
         | 10_118 // stream offline
         | 10_158 // this id is being stored right now
-        | 10_167 // too many requests
     )
 }
 
@@ -214,13 +228,17 @@ mod tests {
             (500, 10_023),
             (500, 10_028),
             (500, 10_047),
-            (400, 10_060),
             (429, 10_167),
+            (429, 99_999),
+        ] {
+            assert_eq!(error(code, err_code), Kind::Full, "{code} {err_code}");
+        }
+        for (code, err_code) in [
+            (400, 10_060),
             (409, 10_158),
             (503, 10_039),
             (400, 10_109),
             (500, 99_999),
-            (429, 99_999),
         ] {
             assert_eq!(error(code, err_code), unavailable, "{code} {err_code}");
         }

@@ -3,13 +3,11 @@
 //! Source: NATS ADR-50, "Atomic Batched Publishes"; tried against nats-server 2.15.1. A batch that holds a message id that
 //! the stream knows already is refused as a whole.
 
-use std::time::Duration;
-
 use async_nats::{HeaderName, HeaderValue};
-use tokio::time::Instant;
 
 use super::inbox::Reply;
 use super::session::{Message, NatsSession};
+use super::time::Time;
 use crate::sink::{PublishError, PublishErrorKind, Receipt};
 
 /// Messages of one batch, at most: the server's own limit.
@@ -26,13 +24,12 @@ impl NatsSession {
     pub(super) async fn publish_atomic(
         &self,
         messages: &[Message],
-        deadline: Instant,
-        timeout: Duration,
+        time: &Time,
     ) -> Option<Vec<Result<Receipt, PublishError>>> {
         let all = |error: &dyn Fn() -> PublishError| {
             Some(messages.iter().map(|_| Err(error())).collect::<Vec<_>>())
         };
-        match self.send_atomic(messages, deadline).await {
+        match self.send_atomic(messages, time).await {
             Ok(Some(Reply::Ack(ack))) if ack.error().is_none() => {
                 let last = ack.place();
                 self.saw_place(last);
@@ -56,9 +53,9 @@ impl NatsSession {
                     Some(results)
                 }
             },
-            Err(Failed::NoAnswer) => {
-                all(&|| PublishError::unknown(format!("no acknowledgement within {timeout:?}")))
-            }
+            Err(Failed::NoAnswer) => all(&|| {
+                PublishError::unknown(format!("no acknowledgement within {:?}", time.timeout))
+            }),
         }
     }
 
@@ -66,7 +63,7 @@ impl NatsSession {
     async fn send_atomic(
         &self,
         messages: &[Message],
-        deadline: Instant,
+        time: &Time,
     ) -> Result<Option<Reply>, Failed> {
         let id = uuid::Uuid::new_v4().simple().to_string();
         let last = messages.len().saturating_sub(1);
@@ -82,7 +79,7 @@ impl NatsSession {
                 add(BATCH_COMMIT, "1".to_owned());
             }
             if index != 0 && index != last {
-                let sent = self.send_silently(message, deadline).await;
+                let sent = self.send_silently(message, time).await;
                 sent.map_err(Failed::NotCommitted)?;
                 continue;
             }
@@ -94,9 +91,9 @@ impl NatsSession {
             };
             let mut expected = expected
                 .map_err(|reason| Failed::NotCommitted(PublishError::connection_lost(reason)))?;
-            let sent = self.send(message, expected.reply_to(), deadline).await;
+            let sent = self.send(message, expected.reply_to(), time).await;
             sent.map_err(Failed::NotCommitted)?;
-            let reply = tokio::time::timeout_at(deadline, expected.reply()).await;
+            let reply = tokio::time::timeout_at(time.answer_by(), expected.reply()).await;
             match reply {
                 Ok(reply) if index == last => return Ok(reply),
                 // An empty answer to the first message: go on.

@@ -17,9 +17,11 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::answer::{self, Ack};
+use super::batch::Answers;
 use super::inbox::Batch;
 use super::session::{Message, NatsSession, forbidden, no_responders};
-use crate::sink::{PublishError, Receipt};
+use super::time::Time;
+use crate::sink::{PublishError, PublishErrorKind, Receipt};
 
 pub(super) mod word;
 
@@ -31,6 +33,8 @@ pub(super) const MESSAGES: usize = 500;
 const OUTSTANDING: u64 = 2;
 /// After this much silence the server is asked how far it is.
 const SILENCE: Duration = Duration::from_secs(1);
+/// To tell the server that a batch is over, when nothing is heard of it any more.
+const FAREWELL: Duration = Duration::from_millis(50);
 
 /// "Batch publish ID is unknown".
 const UNKNOWN_BATCH: u32 = 10_208;
@@ -40,6 +44,9 @@ const NOT_ENABLED: u32 = 10_205;
 /// A batch on its way.
 struct Sending<'a> {
     session: &'a NatsSession,
+    time: &'a Time,
+    /// The next word is late after this.
+    answer_by: Instant,
     batch: Batch,
     address: String,
     /// What was not sent yet.
@@ -67,8 +74,32 @@ struct Refusal {
     /// Its place in the batch.
     seq: u64,
     error: PublishError,
+    /// Nobody takes the subject, or somebody else does.
+    of_subject: bool,
     /// It is known to be this one, so neither it nor one behind it is stored, however the batch ends.
     certain: bool,
+}
+
+impl Refusal {
+    /// Does it say something about this message or its subject, so that others need not fail with it?
+    fn is_its_own(&self) -> bool {
+        match self.error.kind {
+            PublishErrorKind::Unavailable { .. } => self.of_subject,
+            PublishErrorKind::Retryable | PublishErrorKind::Rejected { .. } => true,
+            PublishErrorKind::Full | PublishErrorKind::Unknown | PublishErrorKind::Behind => false,
+        }
+    }
+}
+
+/// What became of a batch.
+pub(super) struct Outcome {
+    pub(super) answers: Answers,
+    /// So many of the first messages are stored, or known to the stream.
+    pub(super) stored: usize,
+    /// Some of those were passed over: the stream grew by fewer, or names no place.
+    pub(super) passed_over: bool,
+    /// The message that ended the batch, when it was this message's own fault.
+    pub(super) refused: Option<usize>,
 }
 
 /// Why a batch is not waited for any longer.
@@ -80,25 +111,31 @@ enum Cut {
 }
 
 impl NatsSession {
-    /// Publishes messages as one batch.
+    /// Publishes messages as one batch. `before` is the stream's highest place that was heard of until now.
     pub(super) async fn publish_fast(
         &self,
         messages: Vec<Message>,
-        deadline: Instant,
-        timeout: Duration,
-    ) -> Vec<Result<Receipt, PublishError>> {
+        before: u64,
+        time: &Time,
+    ) -> Outcome {
         let behind = || Err(PublishError::behind());
         let batch = match self.link().inbox().begin_batch() {
             Ok(batch) => batch,
             Err(reason) => {
-                let mut results = vec![Err(PublishError::connection_lost(reason))];
-                results.resize_with(messages.len(), behind);
-                return results;
+                let mut answers = vec![Err(PublishError::connection_lost(reason))];
+                answers.resize_with(messages.len(), behind);
+                return Outcome {
+                    answers,
+                    stored: 0,
+                    passed_over: false,
+                    refused: None,
+                };
             }
         };
-        let before = self.last_place();
         let mut sending = Sending {
             session: self,
+            time,
+            answer_by: time.answer_by(),
             address: batch.address(),
             batch,
             flow: u16::try_from(messages.len()).unwrap_or(u16::MAX),
@@ -112,16 +149,19 @@ impl NatsSession {
             forgotten: false,
             ended: None,
         };
-        let cut = sending.run(deadline).await.err();
-        sending.judge(cut, before, timeout)
+        let cut = sending.run().await.err();
+        if matches!(cut, Some(Cut::Late)) {
+            sending.give_up().await;
+        }
+        sending.judge(cut, before)
     }
 }
 
 impl Sending<'_> {
-    async fn run(&mut self, deadline: Instant) -> Result<(), Cut> {
-        self.send_next(deadline).await?;
+    async fn run(&mut self) -> Result<(), Cut> {
+        self.send_next().await?;
         while self.every == 0 && !self.is_over() {
-            self.hear(deadline).await?;
+            self.hear().await?;
         }
         while !self.is_over() && self.messages.len() > 0 {
             while let Some(word) = self.batch.word_at_once() {
@@ -131,9 +171,9 @@ impl Sending<'_> {
                 break;
             }
             if self.sent >= self.stored + OUTSTANDING * self.every {
-                self.hear(deadline).await?;
+                self.hear().await?;
             } else {
-                self.send_next(deadline).await?;
+                self.send_next().await?;
             }
         }
         let first = self.refused.as_ref().filter(|refusal| refusal.certain);
@@ -143,13 +183,21 @@ impl Sending<'_> {
         }
         if self.is_over() {
             // Before the last message, or because of it: what was stored until then is worth knowing.
-            self.control(self.sent + 1, Operation::End, deadline)
-                .await?;
+            self.control(self.sent + 1, Operation::End).await?;
         }
         while self.ended.is_none() && !self.forgotten {
-            self.hear(deadline).await?;
+            self.hear().await?;
         }
         Ok(())
+    }
+
+    /// No word came in time. Whatever of it arrives still, the batch is over with it.
+    async fn give_up(&mut self) {
+        if self.every == 0 && self.sent == 1 {
+            self.session.was_silent(self.subject(1));
+        }
+        let farewell = self.control(self.sent + 1, Operation::End);
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
     }
 
     /// Nothing more has to be sent.
@@ -157,7 +205,7 @@ impl Sending<'_> {
         self.over || self.forgotten || self.refused.is_some() || self.ended.is_some()
     }
 
-    async fn send_next(&mut self, deadline: Instant) -> Result<(), Cut> {
+    async fn send_next(&mut self) -> Result<(), Cut> {
         let Some(message) = self.messages.next() else {
             return Ok(());
         };
@@ -170,21 +218,17 @@ impl Sending<'_> {
             Operation::Append
         };
         let reply = reply_to(&self.address, self.flow, seq, operation);
-        match self.session.send(message, reply, deadline).await {
+        match self.session.send(message, reply, self.time).await {
             Ok(()) => self.sent = seq,
+            Err(_) if self.time.is_over() => return Err(Cut::Late),
             Err(error) if error.is_connection_lost() => return Err(Cut::Lost),
-            Err(error) => self.refuse(seq, error, true),
+            Err(error) => self.refuse_message(seq, error),
         }
         Ok(())
     }
 
     /// Sends a word about the batch that is no message of it.
-    async fn control(
-        &mut self,
-        seq: u64,
-        operation: Operation,
-        deadline: Instant,
-    ) -> Result<(), Cut> {
+    async fn control(&mut self, seq: u64, operation: Operation) -> Result<(), Cut> {
         let Some(subject) = self.subjects.first() else {
             return Ok(());
         };
@@ -194,7 +238,7 @@ impl Sending<'_> {
             headers: HeaderMap::new(),
             payload: Bytes::new(),
         };
-        let sent = self.session.send(word, reply, deadline).await;
+        let sent = self.session.send(word, reply, self.time).await;
         sent.map_err(|error| {
             if error.is_connection_lost() {
                 Cut::Lost
@@ -205,7 +249,8 @@ impl Sending<'_> {
     }
 
     /// Waits for the next word; after some silence, asks for one.
-    async fn hear(&mut self, deadline: Instant) -> Result<(), Cut> {
+    async fn hear(&mut self) -> Result<(), Cut> {
+        let deadline = self.answer_by;
         let silence = deadline.min(Instant::now() + SILENCE);
         match tokio::time::timeout_at(silence, self.batch.word()).await {
             Ok(Some(word)) => {
@@ -216,12 +261,13 @@ impl Sending<'_> {
             Err(_) if silence == deadline => Err(Cut::Late),
             // A first message that nobody answered may have been lost, and with it the batch.
             Err(_) if self.every == 0 => Ok(()),
-            Err(_) if self.is_over() => self.control(self.sent + 1, Operation::End, deadline).await,
-            Err(_) => self.control(self.sent, Operation::Ping, deadline).await,
+            Err(_) if self.is_over() => self.control(self.sent + 1, Operation::End).await,
+            Err(_) => self.control(self.sent, Operation::Ping).await,
         }
     }
 
     fn take(&mut self, word: Word) {
+        self.answer_by = self.time.answer_by();
         match word {
             Word::Flow { seq, every } => {
                 self.stored = self.stored.max(seq);
@@ -242,7 +288,7 @@ impl Sending<'_> {
             Word::NoResponders { seq: 0 } => {}
             Word::NoResponders { seq } => {
                 let error = no_responders(self.session.stream(), self.subject(seq));
-                self.refuse(seq, error, true);
+                self.refuse_subject(seq, error, true);
             }
             Word::Forbidden => {
                 let inbox = self.session.link().inbox();
@@ -253,7 +299,7 @@ impl Sending<'_> {
                 if let Some(seq) = found {
                     // The server does not say which message it meant.
                     let certain = self.sent == 1;
-                    self.refuse(seq, forbidden(self.subject(seq)), certain);
+                    self.refuse_subject(seq, forbidden(self.subject(seq)), certain);
                 }
             }
         }
@@ -263,7 +309,7 @@ impl Sending<'_> {
         let stream = self.session.stream();
         let error = match ack.error() {
             None => match ack.judge(stream, self.subject(seq)) {
-                Err(error) if seq > 0 => return self.refuse(seq, error, true),
+                Err(error) if seq > 0 => return self.refuse_subject(seq, error, true),
                 _ => return,
             },
             Some(error) => error.clone(),
@@ -273,7 +319,7 @@ impl Sending<'_> {
             let error = answer::belongs_elsewhere(&error, stream, self.subject(seq));
             return match seq {
                 0 => self.forgotten = true,
-                _ => self.refuse(seq, error, true),
+                _ => self.refuse_subject(seq, error, true),
             };
         }
         match error.err_code {
@@ -283,7 +329,7 @@ impl Sending<'_> {
                 // Whoever opens the next session sees what the stream allows now.
                 let words = format!("the stream takes no batches any more: {error}");
                 let seq = if seq == 0 { self.sent + 1 } else { seq };
-                self.refuse(seq, PublishError::connection_lost(words), true);
+                self.refuse_message(seq, PublishError::connection_lost(words));
             }
             _ if seq == 0 => self.over = true,
             _ => self.refused_by_server(seq, &error),
@@ -291,19 +337,42 @@ impl Sending<'_> {
     }
 
     fn refused_by_server(&mut self, seq: u64, error: &answer::ApiError) {
+        let elsewhere = answer::is_elsewhere(error);
         let error = answer::refused(error, self.session.stream(), self.subject(seq));
-        self.refuse(seq, error, true);
+        match elsewhere {
+            true => self.refuse_subject(seq, error, true),
+            false => self.refuse_message(seq, error),
+        }
     }
 
     /// The first refusal is the one that ended the batch; what follows from it is no news.
-    fn refuse(&mut self, seq: u64, error: PublishError, certain: bool) {
-        if self.refused.as_ref().is_none_or(|first| seq < first.seq) {
-            self.refused = Some(Refusal {
-                seq,
-                error,
-                certain,
-            });
+    fn refuse(&mut self, refusal: Refusal) {
+        if self
+            .refused
+            .as_ref()
+            .is_none_or(|first| refusal.seq < first.seq)
+        {
+            self.refused = Some(refusal);
         }
+    }
+
+    /// Nobody takes the subject of this message, or somebody else does.
+    fn refuse_subject(&mut self, seq: u64, error: PublishError, certain: bool) {
+        self.refuse(Refusal {
+            seq,
+            error,
+            of_subject: true,
+            certain,
+        });
+    }
+
+    fn refuse_message(&mut self, seq: u64, error: PublishError) {
+        self.refuse(Refusal {
+            seq,
+            error,
+            of_subject: false,
+            certain: true,
+        });
     }
 
     fn subject(&self, seq: u64) -> &str {
@@ -313,18 +382,18 @@ impl Sending<'_> {
     }
 
     /// What became of each message.
-    fn judge(
-        mut self,
-        cut: Option<Cut>,
-        before: u64,
-        timeout: Duration,
-    ) -> Vec<Result<Receipt, PublishError>> {
+    fn judge(mut self, cut: Option<Cut>, before: u64) -> Outcome {
         let total = self.subjects.len();
         let stored = usize::try_from(self.stored).unwrap_or(total).min(total);
+        let passed_over = self.passed_over(stored, before);
         let mut results: Vec<_> = self.receipts(stored, before).into_iter().map(Ok).collect();
+        let mut refused = None;
         let is_next = |refusal: &mut Refusal| refusal.seq == self.stored + 1;
         if self.ended.is_some() {
             let next = self.refused.take_if(is_next);
+            // One that went astray says as little about the others as one that was refused.
+            let own = next.as_ref().is_none_or(Refusal::is_its_own);
+            refused = (stored < total && own).then_some(stored);
             if stored < total {
                 results.push(Err(next.map_or_else(
                     || {
@@ -346,7 +415,7 @@ impl Sending<'_> {
             let lost = matches!(cut, Some(Cut::Lost));
             let words = match cut {
                 Some(Cut::Lost) => self.session.why_lost(),
-                Some(Cut::Late) => format!("no acknowledgement within {timeout:?}"),
+                Some(Cut::Late) => format!("no acknowledgement within {:?}", self.time.timeout),
                 None => "the server forgot the batch".to_owned(),
             };
             while results.len() < sent {
@@ -354,6 +423,8 @@ impl Sending<'_> {
             }
             if results.len() < total && sent <= stored {
                 // Nothing of it is in doubt: it was refused, or about to be sent.
+                let own = certain.as_ref().filter(|refusal| refusal.is_its_own());
+                refused = own.map(|_| results.len());
                 results.push(Err(match certain {
                     Some(refusal) => refusal.error,
                     None if lost => PublishError::connection_lost(words),
@@ -362,26 +433,40 @@ impl Sending<'_> {
             }
         }
         results.resize_with(total, || Err(PublishError::behind()));
-        results
+        Outcome {
+            answers: results,
+            stored,
+            passed_over,
+            refused,
+        }
+    }
+
+    /// Place of the last message that the batch stored; `Some(0)`: it ended, and stored none.
+    fn last(&self) -> Option<u64> {
+        self.ended.as_ref().map(|(_, ack)| ack.place())
+    }
+
+    /// Were some of the first `stored` messages not stored by this batch? Seen only while nobody else writes to the
+    /// stream, or when it passed all of them over.
+    fn passed_over(&self, stored: usize, before: u64) -> bool {
+        let Some(last) = self.last().filter(|_| stored > 0) else {
+            return false;
+        };
+        // A stream that was made anew counts from the beginning.
+        let grown = last.checked_sub(before);
+        last == 0 || grown.is_some_and(|grown| grown < stored as u64)
     }
 
     /// Receipts for those that are stored. Their places in the stream are known when nobody else's message can have
     /// come between them: as many were stored as the stream grew by since the batch began.
     fn receipts(&self, stored: usize, before: u64) -> Vec<Receipt> {
         let stream = self.session.stream();
-        let last = self.ended.as_ref().map(|(_, ack)| ack.place());
-        let last = last.filter(|last| *last > 0 && stored > 0);
+        let last = self.last().filter(|last| *last > 0 && stored > 0);
         if let Some(last) = last {
             self.session.saw_place(last);
         }
         // A stream that was made anew counts from the beginning.
         let grown = last.and_then(|last| last.checked_sub(before));
-        if grown.is_some_and(|grown| grown < stored as u64) {
-            tracing::warn!(
-                %stream,
-                "the stream had some events of a batch already, on their first hand-over; two databases or two sinks may share message ids"
-            );
-        }
         let duplicate = stored == 1
             && self
                 .ended

@@ -1,21 +1,15 @@
-//! How order is kept, chosen by what the stream allows, and the ways to publish several messages.
+//! How order is kept, chosen by what the stream allows.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use tokio::time::Instant;
-
-use super::session::{Message, NatsSession};
 use super::stream::Config;
 use super::{Mode, atomic, fast};
-use crate::event::Event;
-use crate::sink::{Lanes, PublishError, Receipt};
+use crate::sink::Lanes;
 
 /// Bytes of a batch, at most.
 const BYTES: usize = 4 << 20;
-/// So few events of different keys have an acknowledgement each: that takes one round trip instead of two.
-const FEW: usize = 8;
+/// Which part of the stream's dedupe window it may take to ask for the events of a batch one by one.
+const WINDOW_PART: u128 = 4;
 
 /// How order is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,12 +41,16 @@ impl Order {
         }
     }
 
-    pub(super) fn lanes(self) -> Option<Lanes> {
-        let events = match self {
+    /// `window`: how long the stream remembers message ids; `round_trip`: how long it takes to answer.
+    pub(super) fn lanes(self, window: Duration, round_trip: Duration) -> Option<Lanes> {
+        let most = match self {
             Self::Lane => fast::MESSAGES,
             Self::Atomic => atomic::MESSAGES,
             Self::Single => return None,
         };
+        // After a lost answer each event of a key may have to be asked for by itself, while the stream knows its id.
+        let askable = window.as_nanos() / WINDOW_PART / round_trip.as_nanos().max(1);
+        let events = usize::try_from(askable).unwrap_or(most).clamp(1, most);
         Some(Lanes {
             count: 1,
             events,
@@ -101,80 +99,22 @@ pub(super) fn finding(mode: Mode, stream: &Config) -> Option<String> {
     })
 }
 
-impl NatsSession {
-    /// Publishes messages so that of each key a beginning is stored.
-    pub(super) async fn publish_in_order(
-        &self,
-        events: &[&Event],
-        messages: Vec<Message>,
-        timeout: Duration,
-    ) -> Vec<Result<Receipt, PublishError>> {
-        let deadline = Instant::now() + timeout;
-        let singly = |messages| self.publish_singly(events, messages, deadline, timeout);
-        let few = messages.len() <= FEW && all_differ(events);
-        match self.order() {
-            Order::Lane if !few => self.publish_fast(messages, deadline, timeout).await,
-            Order::Atomic if messages.len() >= atomic::WORTHWHILE => {
-                match self.publish_atomic(&messages, deadline, timeout).await {
-                    Some(results) => results,
-                    // Nothing of it is stored, and one of them is to blame.
-                    None => singly(messages).await,
-                }
-            }
-            Order::Lane | Order::Atomic | Order::Single => singly(messages).await,
-        }
-    }
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
 
-    /// Each message with an acknowledgement of its own: of each key one after the other, all keys at once.
-    async fn publish_singly(
-        &self,
-        events: &[&Event],
-        messages: Vec<Message>,
-        deadline: Instant,
-        timeout: Duration,
-    ) -> Vec<Result<Receipt, PublishError>> {
-        let mut runs: Vec<Vec<(usize, Message)>> = Vec::new();
-        let mut by_key = HashMap::new();
-        let total = messages.len();
-        for (index, (event, message)) in events.iter().zip(messages).enumerate() {
-            match event.ordering_key.as_deref() {
-                Some(key) => {
-                    let run = *by_key.entry(key).or_insert_with(|| {
-                        runs.push(Vec::new());
-                        runs.len() - 1
-                    });
-                    runs[run].push((index, message));
-                }
-                None => runs.push(vec![(index, message)]),
-            }
-        }
-        let runs = runs.into_iter().map(|run| async move {
-            let mut results = Vec::with_capacity(run.len());
-            let mut failed = false;
-            for (index, message) in run {
-                let result = match failed {
-                    true => Err(PublishError::behind()),
-                    false => self.publish_message(message, deadline, timeout).await,
-                };
-                failed |= result.is_err();
-                results.push((index, result));
-            }
-            results
-        });
-        let mut results: Vec<_> = (0..total).map(|_| Err(PublishError::behind())).collect();
-        for (index, result) in join_all(runs).await.into_iter().flatten() {
-            results[index] = result;
-        }
-        results
-    }
-}
+    use super::*;
 
-fn all_differ(events: &[&Event]) -> bool {
-    let keys = || events.iter().enumerate();
-    keys().all(|(index, event)| {
-        event.ordering_key.is_none()
-            || events[..index]
-                .iter()
-                .all(|earlier| earlier.ordering_key != event.ordering_key)
-    })
+    #[test]
+    fn a_batch_is_no_longer_than_can_be_asked_for_within_the_dedupe_window() {
+        let events = |window, round_trip| {
+            let round_trip = Duration::from_millis(round_trip);
+            let lanes = Order::Lane.lanes(Duration::from_secs(window), round_trip);
+            lanes.unwrap().events
+        };
+        assert_eq!(events(120, 0), fast::MESSAGES);
+        assert_eq!(events(120, 60), fast::MESSAGES);
+        assert_eq!(events(120, 250), 120);
+        assert_eq!(events(1, 600), 1);
+    }
 }

@@ -8,15 +8,14 @@ use std::time::Duration;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::time::Instant;
 
 use super::inbox::{Expected, Reply};
 use super::link::Link;
 use super::order::Order;
+use super::silent::Silent;
 use super::stream::Config;
+use super::time::Time;
 use crate::envelope::{self, Template, headers::Header};
-use crate::event::Event;
-use crate::sink::behind::Behind;
 use crate::sink::{Delivery, Lanes, PublishError, Receipt, Session};
 
 /// Largest header block a stream stores.
@@ -37,6 +36,9 @@ pub(super) struct NatsSession {
     order: Order,
     /// Largest message the server takes, headers included; a larger one would close the connection.
     max_payload: usize,
+    /// How long the stream takes to answer.
+    round_trip: Duration,
+    silent: Silent,
     /// The highest place in the stream that was heard of; 0: none.
     last_place: AtomicU64,
 }
@@ -50,12 +52,13 @@ pub(super) struct Message {
 }
 
 impl NatsSession {
-    /// `last_place` is that of the stream, now.
+    /// `round_trip` is how long the stream took to answer, and `last_place` is its, now.
     pub(super) fn new(
         link: Link,
         stream: Config,
         subject: Template,
         order: Order,
+        round_trip: Duration,
         last_place: u64,
     ) -> Self {
         Self {
@@ -64,6 +67,8 @@ impl NatsSession {
             stream,
             subject,
             order,
+            round_trip,
+            silent: Silent::default(),
             last_place: AtomicU64::new(last_place),
         }
     }
@@ -96,7 +101,7 @@ impl NatsSession {
     ///
     /// The stream's own `max_msg_size` is left to the server, which refuses only the one message and
     /// knows its present value.
-    fn message(&self, delivery: &Delivery) -> Result<Message, PublishError> {
+    pub(super) fn message(&self, delivery: &Delivery) -> Result<Message, PublishError> {
         let event = &*delivery.event;
         let row = envelope::headers::row(&event.headers)?;
         let subject = self.subject.subject(delivery, &row)?;
@@ -113,12 +118,29 @@ impl NatsSession {
         })
     }
 
+    /// The message for a delivery in a batch, unless its subject would hold up the others.
+    pub(super) fn message_not_silent(&self, delivery: &Delivery) -> Result<Message, PublishError> {
+        let message = self.message(delivery)?;
+        if self.silent.includes(&message.subject) {
+            return Err(PublishError::unavailable(format!(
+                "nobody answered on subject {} lately: its events go one by one",
+                message.subject
+            )));
+        }
+        Ok(message)
+    }
+
+    /// Nobody answered the first message of a batch.
+    pub(super) fn was_silent(&self, subject: &str) {
+        self.silent.add(subject);
+    }
+
     /// Hands a message to the client. Until this returns `Ok` nothing of it was sent, and nothing will be.
     pub(super) async fn send(
         &self,
         message: Message,
         reply_to: String,
-        deadline: Instant,
+        time: &Time,
     ) -> Result<(), PublishError> {
         let sending = self.link.client().publish_with_reply_and_headers(
             message.subject,
@@ -126,15 +148,21 @@ impl NatsSession {
             message.headers,
             message.payload,
         );
-        self.taken_by(deadline, sending).await
+        self.taken_by(time, sending).await
     }
 
     async fn taken_by(
         &self,
-        deadline: Instant,
+        time: &Time,
         sending: impl Future<Output = Result<(), async_nats::PublishError>>,
     ) -> Result<(), PublishError> {
-        match tokio::time::timeout_at(deadline, sending).await {
+        // A process that was stopped, or a machine that slept, may come back at any line.
+        if time.is_over() {
+            return Err(PublishError::unavailable(
+                "its time was over before it was sent",
+            ));
+        }
+        match tokio::time::timeout_at(time.answer_by(), sending).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(match error.kind() {
                 async_nats::client::PublishErrorKind::MaxPayloadExceeded => {
@@ -157,7 +185,7 @@ impl NatsSession {
     pub(super) async fn send_silently(
         &self,
         message: Message,
-        deadline: Instant,
+        time: &Time,
     ) -> Result<(), PublishError> {
         let Message {
             subject,
@@ -168,26 +196,32 @@ impl NatsSession {
             .link
             .client()
             .publish_with_headers(subject, headers, payload);
-        self.taken_by(deadline, sending).await
+        self.taken_by(time, sending).await
     }
 
     /// Publishes one message and waits for its own acknowledgement.
     pub(super) async fn publish_message(
         &self,
         message: Message,
-        deadline: Instant,
-        timeout: Duration,
+        time: &Time,
     ) -> Result<Receipt, PublishError> {
         let subject = message.subject.clone();
         let mut expected = self
             .link
             .expect(subject.clone())
             .map_err(PublishError::connection_lost)?;
-        self.send(message, expected.reply_to(), deadline).await?;
-        match tokio::time::timeout_at(deadline, expected.reply()).await {
-            Ok(Some(reply)) => self.judge(reply, &subject),
+        let answer_by = time.answer_by();
+        self.send(message, expected.reply_to(), time).await?;
+        match tokio::time::timeout_at(answer_by, expected.reply()).await {
+            Ok(Some(reply)) => {
+                self.silent.heard(&subject);
+                self.judge(reply, &subject)
+            }
             Ok(None) => Err(PublishError::unknown(self.why_lost())),
-            Err(_) => Err(self.no_answer(&subject, &expected, timeout)),
+            Err(_) => {
+                self.silent.add(&subject);
+                Err(self.no_answer(&subject, &expected, time.timeout))
+            }
         }
     }
 
@@ -235,13 +269,14 @@ impl Session for NatsSession {
         delivery: &Delivery,
         timeout: Duration,
     ) -> Result<Receipt, PublishError> {
-        let deadline = Instant::now() + timeout;
+        let time = Time::from_now(timeout, timeout);
         let message = self.message(delivery)?;
-        self.publish_message(message, deadline, timeout).await
+        self.publish_message(message, &time).await
     }
 
     fn lanes(&self) -> Option<Lanes> {
-        self.order.lanes()
+        self.order
+            .lanes(self.stream.duplicate_window(), self.round_trip)
     }
 
     fn mode(&self) -> &'static str {
@@ -253,30 +288,9 @@ impl Session for NatsSession {
         &self,
         batch: &[Delivery],
         timeout: Duration,
+        limit: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
-        let mut behind = Behind::default();
-        let mut results: Vec<Option<Result<Receipt, PublishError>>> = Vec::new();
-        let mut events: Vec<&Event> = Vec::with_capacity(batch.len());
-        let mut messages = Vec::with_capacity(batch.len());
-        for delivery in batch {
-            match behind.unless(&delivery.event, || self.message(delivery)) {
-                Ok(message) => {
-                    events.push(&delivery.event);
-                    messages.push(message);
-                    results.push(None);
-                }
-                Err(error) => results.push(Some(Err(error))),
-            }
-        }
-        let mut answers = self
-            .publish_in_order(&events, messages, timeout)
-            .await
-            .into_iter();
-        let missing = || Err(PublishError::unknown("no answer"));
-        results
-            .into_iter()
-            .map(|result| result.unwrap_or_else(|| answers.next().unwrap_or_else(missing)))
-            .collect()
+        self.publish_all(batch, timeout, limit).await
     }
 
     async fn lost(&self) -> String {

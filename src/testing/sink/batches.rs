@@ -220,7 +220,7 @@ async fn publish(
     session: &Arc<dyn Session>,
     batch: &[Delivery],
 ) -> Vec<Result<Receipt, PublishError>> {
-    let results = soon(session.publish_batch(batch, SOON), "a batch").await;
+    let results = soon(session.publish_batch(batch, SOON, SOON), "a batch").await;
     assert_eq!(results.len(), batch.len(), "answers to a batch");
     results
 }

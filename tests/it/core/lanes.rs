@@ -85,10 +85,11 @@ impl Session for WatchedSession {
         &self,
         batch: &[Delivery],
         timeout: Duration,
+        limit: Duration,
     ) -> Vec<Result<Receipt, PublishError>> {
         let numbers = batch.iter().map(number).collect();
         self.calls.lock().unwrap().push(Call::Batch(numbers));
-        self.inner.publish_batch(batch, timeout).await
+        self.inner.publish_batch(batch, timeout, limit).await
     }
 
     async fn lost(&self) -> String {

@@ -183,7 +183,7 @@ async fn a_batch_that_nobody_answers_ends_in_time_and_is_not_sent_again_behind_i
     let patience = Duration::from_millis(500);
     let batch = events(1, 300, 3);
     let began = Instant::now();
-    let results = session.publish_batch(&batch, patience).await;
+    let results = session.publish_batch(&batch, patience, patience).await;
     assert!(began.elapsed() < 2 * patience, "{:?}", began.elapsed());
     let mut kinds = results.into_iter().map(kind);
     assert_eq!(kinds.next(), Some(UNAVAILABLE));

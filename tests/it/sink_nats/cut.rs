@@ -96,7 +96,7 @@ impl Bench {
         self.from += COUNT;
         let session = open(format!("nats://{}", self.network.address())).await;
         trouble(&self.network);
-        let results = session.publish_batch(&batch, timeout).await;
+        let results = session.publish_batch(&batch, timeout, timeout).await;
         assert_eq!(results.len(), batch.len());
         session.close().await;
         self.network.set(Mode::Pass);
@@ -187,7 +187,7 @@ async fn again(session: &Arc<dyn Session>, batch: &[Delivery], results: &Results
             rest.push(delivery.clone());
         }
     }
-    for result in session.publish_batch(&rest, SOON).await {
+    for result in session.publish_batch(&rest, SOON, SOON).await {
         result.unwrap();
     }
 }

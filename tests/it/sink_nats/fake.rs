@@ -6,7 +6,8 @@ use outboxd::sink::PublishErrorKind;
 use outboxd::testing::sink::delivery;
 
 use super::bench::{SOON, UNAVAILABLE, kind, open};
-pub use crate::support::fake_nats::Server;
+use super::lane::events;
+pub use crate::support::fake_nats::{Published, Server};
 
 #[tokio::test]
 async fn a_duplicate_without_a_sequence_is_repeated_until_a_real_one_comes() {
@@ -49,4 +50,44 @@ async fn an_acknowledgement_from_another_stream_does_not_count() {
     let error = session.publish(&delivery(1), SOON).await.unwrap_err();
     assert_eq!(error.kind, UNAVAILABLE);
     assert!(error.message.contains("OTHER"), "{error}");
+}
+
+/// The end of a reply subject of a fast-ingest batch: place of the message, and what it does (0 begins, 2 ends).
+fn place_in_batch(published: &Published) -> Option<(u64, u64)> {
+    let mut tokens = published.reply.strip_suffix(".$FI")?.rsplit('.');
+    let operation = tokens.next()?.parse().ok()?;
+    Some((tokens.next()?.parse().ok()?, operation))
+}
+
+#[tokio::test]
+async fn a_message_that_a_batch_passed_over_and_never_stored_is_not_taken_for_stored() {
+    let server = Server::start_with_batches().await;
+    // The stream grows by one less than the batch has; asked for each, it knows the fourth, but not where it is.
+    server.on(|published| {
+        let answer = match place_in_batch(published) {
+            Some((_, 0)) => r#"{"type":"ack","seq":1,"msgs":50}"#.to_owned(),
+            Some((count, 2)) => {
+                format!(r#"{{"stream":"EVT","seq":{},"count":{count}}}"#, count - 1)
+            }
+            Some(_) => return Some(Vec::new()),
+            None if published.headers.contains("Outbox-Seq: 4\r\n") => {
+                r#"{"stream":"EVT","seq":0,"duplicate":true}"#.to_owned()
+            }
+            None => r#"{"stream":"EVT","seq":9,"duplicate":true}"#.to_owned(),
+        };
+        Some(vec![answer])
+    });
+    let session = open(server.url()).await;
+    assert_eq!(session.mode(), "lane");
+    let results = session.publish_batch(&events(1, 20, 3), SOON, SOON).await;
+    for (seq, result) in (1..).zip(results) {
+        match result {
+            Ok(receipt) => assert!(!receipt.duplicate, "{seq} was stored by the batch"),
+            // What is behind it was stored perhaps, and waits for it.
+            Err(error) => {
+                assert_eq!(error.kind, PublishErrorKind::Unknown);
+                assert!(seq >= 4 && seq % 3 == 4 % 3, "{seq}");
+            }
+        }
+    }
 }

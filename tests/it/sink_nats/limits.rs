@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use outboxd::event::Payload;
 use outboxd::sink::nats::{Nats, Options};
-use outboxd::sink::{PublishError, Sink};
+use outboxd::sink::{PublishError, PublishErrorKind, Sink};
 use outboxd::testing::sink::{Arrived, delivery, delivery_of};
 
 use super::bench::{
@@ -36,7 +36,7 @@ async fn a_full_stream_is_waited_for() {
     for seq in 4..=6 {
         assert_eq!(
             kind(session.publish(&delivery(seq), SOON).await),
-            UNAVAILABLE
+            PublishErrorKind::Full
         );
     }
     stream.purge().await.unwrap();

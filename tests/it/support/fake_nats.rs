@@ -18,6 +18,8 @@ pub struct Server {
 pub struct Published {
     /// Its subject.
     pub subject: String,
+    /// Where the answer goes.
+    pub reply: String,
     /// Its header block, as it was sent.
     pub headers: String,
     /// Its body.
@@ -35,10 +37,21 @@ struct Shared {
     reading: watch::Sender<bool>,
     /// Connections that have ended.
     ended: watch::Sender<usize>,
+    /// Its stream allows fast-ingest batches.
+    batches: bool,
 }
 
 impl Server {
     pub async fn start() -> Self {
+        Self::start_with(false).await
+    }
+
+    /// With a stream that allows fast-ingest batches.
+    pub async fn start_with_batches() -> Self {
+        Self::start_with(true).await
+    }
+
+    async fn start_with(batches: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
@@ -47,6 +60,7 @@ impl Server {
             published: Mutex::default(),
             reading: watch::Sender::new(true),
             ended: watch::Sender::new(0),
+            batches,
         });
         let server = Arc::clone(&shared);
         tokio::spawn(async move {
@@ -126,6 +140,7 @@ impl Shared {
                     let payload = body.split_off(head);
                     let message = Published {
                         subject: words[1].to_owned(),
+                        reply: words[2].to_owned(),
                         headers: String::from_utf8_lossy(&body).into_owned(),
                         payload: String::from_utf8_lossy(&payload).into_owned(),
                     };
@@ -144,7 +159,10 @@ impl Shared {
 
     fn answers(&self, message: Published) -> Vec<String> {
         if message.subject.starts_with("$JS.API.STREAM.INFO.") {
-            return vec![r#"{"config":{"name":"EVT","duplicate_window":120000000000}}"#.to_owned()];
+            let batches = self.batches;
+            return vec![format!(
+                r#"{{"config":{{"name":"EVT","duplicate_window":120000000000,"allow_batched":{batches}}}}}"#
+            )];
         }
         let ruled = match &mut *self.rule.lock().unwrap() {
             Some(rule) => rule(&message),
