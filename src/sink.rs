@@ -166,7 +166,7 @@ pub enum PublishErrorKind {
     /// It was sent and no answer came: stored or not, nobody knows. Nothing is charged; it is sent again soon with the
     /// same id.
     Unknown,
-    /// In a batch: one before it was not stored, so neither is this one, and never will be. Nothing is charged.
+    /// It was not sent, and never will be: in a batch, because one before it was not stored. Nothing is charged.
     Behind,
 }
 
@@ -235,9 +235,14 @@ impl PublishError {
 
     /// One before it in the batch was not stored.
     pub fn behind() -> Self {
+        Self::unsent("an event before it was not stored")
+    }
+
+    /// It was not sent, for a reason that is not its own.
+    pub fn unsent(message: impl Into<String>) -> Self {
         Self {
             kind: PublishErrorKind::Behind,
-            message: "an event before it was not stored".to_owned(),
+            message: message.into(),
         }
     }
 

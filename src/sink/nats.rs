@@ -29,6 +29,7 @@ mod fast;
 mod inbox;
 mod link;
 mod order;
+mod round_trip;
 mod session;
 mod silent;
 mod stream;

@@ -16,6 +16,9 @@ use crate::sink::{Delivery, PublishError, PublishErrorKind, Receipt};
 /// So few events of different keys have an acknowledgement each: that takes one round trip instead of two.
 const FEW: usize = 8;
 
+/// A batch may take so many round trips: it begins, it goes on, and it ends.
+const ROUND_TRIPS: u32 = 4;
+
 pub(super) type Answers = Vec<Result<Receipt, PublishError>>;
 
 impl NatsSession {
@@ -59,8 +62,10 @@ impl NatsSession {
         time: &Time,
     ) -> Answers {
         let few = messages.len() <= FEW && all_differ(deliveries);
+        // One round trip may be all there is time for.
+        let singly = few || time.left() < self.round_trip().get() * ROUND_TRIPS;
         match self.order() {
-            Order::Lane if !few => self.publish_in_lane(deliveries, messages, time).await,
+            Order::Lane if !singly => self.publish_in_lane(deliveries, messages, time).await,
             Order::Atomic if messages.len() >= atomic::WORTHWHILE => {
                 match self.publish_atomic(&messages, time).await {
                     Some(answers) => answers,

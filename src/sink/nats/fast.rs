@@ -159,9 +159,13 @@ impl NatsSession {
 
 impl Sending<'_> {
     async fn run(&mut self) -> Result<(), Cut> {
+        let asked = Instant::now();
         self.send_next().await?;
         while self.every == 0 && !self.is_over() {
             self.hear().await?;
+        }
+        if self.every > 0 {
+            self.session.round_trip().heard(asked.elapsed());
         }
         while !self.is_over() && self.messages.len() > 0 {
             while let Some(word) = self.batch.word_at_once() {

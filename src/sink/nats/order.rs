@@ -10,6 +10,9 @@ use crate::sink::Lanes;
 const BYTES: usize = 4 << 20;
 /// Which part of the stream's dedupe window it may take to ask for the events of a batch one by one.
 const WINDOW_PART: u128 = 4;
+/// Another lane for so many milliseconds of a round trip, up to this many.
+const ROUND_TRIP_OF_A_LANE: u128 = 5;
+const MOST: usize = 8;
 
 /// How order is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +54,10 @@ impl Order {
         // After a lost answer each event of a key may have to be asked for by itself, while the stream knows its id.
         let askable = window.as_nanos() / WINDOW_PART / round_trip.as_nanos().max(1);
         let events = usize::try_from(askable).unwrap_or(most).clamp(1, most);
+        // A lane has one batch under way, so the longer an answer takes, the more of them it takes to fill the time.
+        let count = round_trip.as_millis() / ROUND_TRIP_OF_A_LANE;
         Some(Lanes {
-            count: 1,
+            count: usize::try_from(count).unwrap_or(MOST).clamp(1, MOST),
             events,
             bytes: BYTES,
         })
@@ -104,6 +109,16 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn the_longer_the_way_the_more_lanes() {
+        let count = |round_trip| {
+            let round_trip = Duration::from_millis(round_trip);
+            let lanes = Order::Lane.lanes(Duration::from_secs(120), round_trip);
+            lanes.unwrap().count
+        };
+        assert_eq!([0, 4, 10, 1_000].map(count), [1, 1, 2, MOST]);
+    }
 
     #[test]
     fn a_batch_is_no_longer_than_can_be_asked_for_within_the_dedupe_window() {

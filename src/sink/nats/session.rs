@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 use async_trait::async_trait;
@@ -12,6 +12,7 @@ use bytes::Bytes;
 use super::inbox::{Expected, Reply};
 use super::link::Link;
 use super::order::Order;
+use super::round_trip::RoundTrip;
 use super::silent::Silent;
 use super::stream::Config;
 use super::time::Time;
@@ -37,7 +38,9 @@ pub(super) struct NatsSession {
     /// Largest message the server takes, headers included; a larger one would close the connection.
     max_payload: usize,
     /// How long the stream takes to answer.
-    round_trip: Duration,
+    round_trip: RoundTrip,
+    /// The lanes of this session.
+    lanes: Option<Lanes>,
     silent: Silent,
     /// The highest place in the stream that was heard of; 0: none.
     last_place: AtomicU64,
@@ -62,15 +65,21 @@ impl NatsSession {
         last_place: u64,
     ) -> Self {
         Self {
+            lanes: order.lanes(stream.duplicate_window(), round_trip),
             max_payload: link.client().max_payload(),
             link,
             stream,
             subject,
             order,
-            round_trip,
+            round_trip: RoundTrip::new(round_trip),
             silent: Silent::default(),
             last_place: AtomicU64::new(last_place),
         }
+    }
+
+    /// How long the stream takes to answer.
+    pub(super) fn round_trip(&self) -> &RoundTrip {
+        &self.round_trip
     }
 
     /// How order is kept.
@@ -211,10 +220,12 @@ impl NatsSession {
             .expect(subject.clone())
             .map_err(PublishError::connection_lost)?;
         let answer_by = time.answer_by();
+        let asked = Instant::now();
         self.send(message, expected.reply_to(), time).await?;
         match tokio::time::timeout_at(answer_by, expected.reply()).await {
             Ok(Some(reply)) => {
                 self.silent.heard(&subject);
+                self.round_trip.heard(asked.elapsed());
                 self.judge(reply, &subject)
             }
             Ok(None) => Err(PublishError::unknown(self.why_lost())),
@@ -275,8 +286,7 @@ impl Session for NatsSession {
     }
 
     fn lanes(&self) -> Option<Lanes> {
-        self.order
-            .lanes(self.stream.duplicate_window(), self.round_trip)
+        self.lanes
     }
 
     fn mode(&self) -> &'static str {

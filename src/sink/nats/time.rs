@@ -31,6 +31,11 @@ impl Time {
         self.end.min(Instant::now() + self.timeout)
     }
 
+    /// How long it still lasts.
+    pub(super) fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
     /// Nothing is sent any more.
     pub(super) fn is_over(&self) -> bool {
         Deadline::now() >= self.last_send

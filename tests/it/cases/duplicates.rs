@@ -127,9 +127,9 @@ async fn c14_a_second_instance_takes_nothing_that_the_first_is_still_sending() {
     };
     let first = place.setup().broker(broker).start_with(lease).await;
     first.is(DatabaseState::Active).await;
+    slow.set(Mode::Lag(Duration::from_millis(750)));
     place.insert("warm", 1..=1).await;
     place.emptied().await;
-    slow.set(Mode::Lag(Duration::from_millis(750)));
     place.insert_keys(20).await;
     let second = place.setup().start_with(lease).await;
     second.is(DatabaseState::Standby).await;
@@ -243,7 +243,8 @@ fn c17_a_publish_longer_than_the_lease_is_refused() {
 /// Renewal has a task of its own, so a run of slow answers that is longer than the lease keeps it.
 #[tokio::test]
 async fn c17_a_run_longer_than_the_lease_keeps_it() {
-    let place = Place::new().await;
+    // One event after the other.
+    let place = Place::with(|config| config.allow_batch_publish = false).await;
     let slow = Proxy::to(place.nats.address()).await;
     let broker = format!("nats://{}", slow.address());
     let owner = place.setup().broker(broker).start().await;

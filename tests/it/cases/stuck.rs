@@ -214,9 +214,9 @@ async fn c38_no_transaction_is_open_while_the_broker_is_slow() {
     });
     let relay = relay.await;
     relay.is(DatabaseState::Active).await;
+    network.set(Mode::Lag(Duration::from_secs(1)));
     place.insert("warm", 1..=1).await;
     place.emptied().await;
-    network.set(Mode::Lag(Duration::from_secs(1)));
     place.insert_keys(20).await;
     let mut sampler = place.database.superuser().await;
     let idle = "select count(*) from pg_stat_activity
