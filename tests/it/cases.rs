@@ -4,6 +4,7 @@
 mod bench;
 mod configuration;
 mod duplicates;
+mod lanes;
 mod loss;
 mod observability;
 mod order;

@@ -291,6 +291,16 @@ impl Heard {
         found.map(|(at, _)| *at)
     }
 
+    /// Numbers per key, each message id once.
+    pub fn first_of_each(&self) -> BTreeMap<String, Vec<u64>> {
+        let list = self.0.lock().unwrap();
+        let message = |(_, message): &(_, async_nats::Message)| {
+            (message.headers.clone().unwrap(), message.payload.clone())
+        };
+        let all: Vec<_> = list.iter().map(message).collect();
+        by_key(all.iter().map(|(headers, payload)| (headers, payload)))
+    }
+
     /// When key and number were first heard.
     pub fn at(&self, key: &str, n: u64) -> Option<Instant> {
         let list = self.0.lock().unwrap();

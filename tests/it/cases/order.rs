@@ -131,6 +131,16 @@ async fn c02_nothing_of_a_key_passes_its_failed_head() {
 /// lease stops its late outcome from being written.
 #[tokio::test]
 async fn c05_an_owner_that_wakes_up_after_its_lease_sends_and_writes_nothing() {
+    stopped_after_the_first_of(3).await;
+}
+
+/// As above, but stopped when a batch has begun: the rest of it is not sent either.
+#[tokio::test]
+async fn c05_a_batch_that_had_begun_does_not_go_on_after_the_lease() {
+    stopped_after_the_first_of(300).await;
+}
+
+async fn stopped_after_the_first_of(rows: u64) {
     let place = Place::new().await;
     let network = Proxy::to(place.nats.address()).await;
     let broker = format!("nats://{}", network.address());
@@ -145,13 +155,24 @@ async fn c05_an_owner_that_wakes_up_after_its_lease_sends_and_writes_nothing() {
     .await;
     crate::cli_run::ready(&url).await;
     network.set(Mode::Lag(Duration::from_millis(250)));
-    place.insert("k", 1..=3).await;
+    // While this one is out, the others gather for one batch.
+    place.insert("first", 1..=1).await;
     place.heard.wait_for(1).await;
+    place
+        .database
+        .write(&format!(
+            "insert into outbox.event (kind, ordering_key, payload)
+             select 'k', 'k', json_build_object('n', n) from generate_series(1, {rows}) as n"
+        ))
+        .await;
+    place.heard.wait_for(2).await;
     owner.signal("STOP");
+    assert!(place.heard.count() < 5, "all of the batch was sent");
+    let all = 1 + rows;
     let standby = Setup::new(&place.database.url, place.nats.url());
     let standby = standby.start().await;
     standby.is(DatabaseState::Active).await;
-    place.stored(3).await;
+    place.stored(all as usize).await;
     place.emptied().await;
     let heard = place.heard.ids();
 
@@ -171,10 +192,15 @@ async fn c05_an_owner_that_wakes_up_after_its_lease_sends_and_writes_nothing() {
     .await;
     // Its answer came after the time for it, or together with it: then the outcome is refused by the token.
     let metrics = get(&url, "/metrics").await.unwrap();
-    assert_eq!(metric_in(&metrics, "published_total", &[]), 0.0);
+    let published = metric_in(&metrics, "published_total", &[]);
+    assert!(published <= 1.0, "only the first was answered in time");
     assert!(metric_in(&metrics, "lease_lost_total", &[]) <= 1.0);
-    assert_eq!(standby.metric("published_total", &[]), 3.0);
-    assert_eq!(numbers(&place.nats.stored("EVT").await, "k"), [1, 2, 3]);
+    assert_eq!(
+        standby.metric("published_total", &[]) + published,
+        all as f64
+    );
+    let stored = numbers(&place.nats.stored("EVT").await, "k");
+    assert_eq!(stored, (1..=rows).collect::<Vec<_>>());
     let finished = "select count(*) from outbox.published";
-    assert_eq!(place.number(finished).await, 3);
+    assert_eq!(place.number(finished).await, all as i64);
 }

@@ -97,6 +97,7 @@ fn third(most: i64) -> Config {
     Config {
         name: "THIRD".to_owned(),
         subjects: vec!["third.>".to_owned()],
+        allow_batch_publish: true,
         max_messages: most,
         discard: DiscardPolicy::New,
         ..Config::default()

@@ -179,6 +179,7 @@ async fn refusing(bench: &Bench) -> async_nats::jetstream::Context {
     let config = async_nats::jetstream::stream::Config {
         name: STREAM.to_owned(),
         subjects: vec!["events.order.made".to_owned()],
+        allow_batch_publish: true,
         ..Default::default()
     };
     context.create_stream(config).await.unwrap();
@@ -408,6 +409,7 @@ async fn c07_set_aside_events_come_back_in_their_order_and_tell_what_they_overta
     let config = |max_message_size| async_nats::jetstream::stream::Config {
         name: STREAM.to_owned(),
         subjects: vec!["events.>".to_owned()],
+        allow_batch_publish: true,
         max_message_size,
         ..Default::default()
     };

@@ -30,6 +30,7 @@ async fn set_aside_at_once(kind: &str, payload_bytes: usize, code: &str) {
     let config = async_nats::jetstream::stream::Config {
         name: STREAM.to_owned(),
         subjects: vec!["events.>".to_owned()],
+        allow_batch_publish: true,
         max_message_size: 4_096,
         ..Default::default()
     };
@@ -94,6 +95,7 @@ async fn retried_for_long(nats: nats::Server, kind: &str, subjects: &str) {
     let config = async_nats::jetstream::stream::Config {
         name: STREAM.to_owned(),
         subjects: vec![subjects.to_owned()],
+        allow_batch_publish: true,
         ..Default::default()
     };
     let admin = async_nats::ConnectOptions::new().user_and_password("admin".into(), "a".into());
@@ -177,6 +179,7 @@ async fn a_healed_poison_lets_its_key_go_on_in_order() {
     let mut config = async_nats::jetstream::stream::Config {
         name: STREAM.to_owned(),
         subjects: vec!["events.order.>".to_owned()],
+        allow_batch_publish: true,
         ..Default::default()
     };
     context.create_stream(config.clone()).await.unwrap();
