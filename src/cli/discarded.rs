@@ -44,10 +44,16 @@ Examples:
   outboxd discarded requeue 0199c1a0-…                       one event
   outboxd discarded requeue --sink events --cause retry_budget --all --reason 'consumer fixed'
 
-A requeued event keeps its place: it goes out before later events of its key that are still pending, and
-behind those that went out meanwhile: the one exception to the order of a key. How many there are is told;
---dry-run tells it and changes nothing.")]
-    Requeue(Act),
+A requeued event keeps its place: it goes out before later events of its key that are still pending. Where later
+events of its key went out meanwhile it would come behind them, out of order: that takes --force. How many there are
+is told; --dry-run tells it and changes nothing.")]
+    Requeue {
+        #[command(flatten)]
+        act: Act,
+        /// Also those that come behind later events of their key.
+        #[arg(long)]
+        force: bool,
+    },
     /// Delete them for good.
     #[command(after_help = "\
 Examples:
@@ -126,7 +132,7 @@ impl Filter {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
-    Requeue,
+    Requeue { force: bool },
     Drop,
 }
 
@@ -144,8 +150,9 @@ pub(super) async fn run(
         DiscardedCommand::Show { ids, filter } => {
             show(&target(filter)?, &filter.with(ids), out).await
         }
-        DiscardedCommand::Requeue(act) => {
-            apply(&target(&act.filter)?, act, Action::Requeue, out).await
+        DiscardedCommand::Requeue { act, force } => {
+            let action = Action::Requeue { force: *force };
+            apply(&target(&act.filter)?, act, action, out).await
         }
         DiscardedCommand::Drop(act) => apply(&target(&act.filter)?, act, Action::Drop, out).await,
     }
@@ -261,10 +268,15 @@ async fn apply(target: &Target, act: &Act, action: Action, out: &Output) -> Resu
         all_found(&filter, &fetch(target, &filter, u32::MAX).await?)?;
     }
     let mut overtakes = None;
-    if action == Action::Requeue {
+    if let Action::Requeue { force } = action {
         let found = target::patiently(target.admin.overtakes(&filter)).await;
         let found = found.map_err(|error| refused(target, &error))?;
         say_overtakes(&found);
+        if found.late > 0 && !force && !act.dry_run {
+            return Err(Failure::failed(
+                "their key's order would be lost, so nothing was put back: select others, or add --force",
+            ));
+        }
         overtakes = Some(found);
     }
     if act.dry_run {
@@ -272,7 +284,7 @@ async fn apply(target: &Target, act: &Act, action: Action, out: &Output) -> Resu
     }
     let by = act.by.operator();
     let (done, key, word) = match action {
-        Action::Requeue => {
+        Action::Requeue { .. } => {
             let done = target::patiently(target.admin.requeue(&filter, &by)).await;
             (done, "requeued", "put back")
         }
@@ -354,7 +366,7 @@ async fn dry_run(
         })
         .collect();
     let (key, word) = match action {
-        Action::Requeue => ("requeued", "put back"),
+        Action::Requeue { .. } => ("requeued", "put back"),
         Action::Drop => ("dropped", "deleted"),
     };
     if more {

@@ -183,7 +183,10 @@ fn discarded_at_the_prompt(place: &Workplace) {
     assert_eq!(code, json!([]));
     let list = json_of(place, &["discarded", "list"]);
     assert_eq!(list.as_array().unwrap().len(), 1, "nothing was changed");
-    let back = json_of(place, &["discarded", "requeue", "--key", "k"]);
+    place
+        .outboxd(&["discarded", "requeue", "--key", "k"])
+        .code(1);
+    let back = json_of(place, &["discarded", "requeue", "--key", "k", "--force"]);
     assert_eq!(back["requeued"], 1);
     assert_eq!(back["overtakes"]["late"], 1);
     place.outboxd(&["run", "--once"]).code(0);

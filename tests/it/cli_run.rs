@@ -229,7 +229,7 @@ fn a_poison_event_is_set_aside_shown_put_back_and_dropped() {
     assert_eq!(ended.json()["dropped"], 1);
     // One is left, so no --all is needed.
     let ended = place
-        .outboxd(&["discarded", "requeue", "--kind", "order.*"])
+        .outboxd(&["discarded", "requeue", "--kind", "order.*", "--force"])
         .code(0);
     assert_eq!(ended.stdout, "1 put back\n");
     let status = place

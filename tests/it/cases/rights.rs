@@ -225,7 +225,7 @@ async fn c88_each_role_does_its_work_with_the_printed_rights_and_nothing_else() 
     let status = command(Role::Viewer, &["status", "--output", "json"]).code(0);
     assert_eq!(status.json()["feeds"][0]["discarded"], 1, "{status:?}");
     command(Role::Viewer, &["discarded", "list"]).code(0);
-    let requeue = ["discarded", "requeue", "--all"];
+    let requeue = ["discarded", "requeue", "--all", "--force"];
     for role in [Role::Viewer, Role::Writer, Role::Relay] {
         let ended = command(role, &requeue).code(1);
         let words = format!("{}{}", ended.stdout, ended.stderr);

@@ -428,7 +428,11 @@ async fn c07_set_aside_events_come_back_in_their_order_and_tell_what_they_overta
     bench.emptied().await;
     context.update_stream(config(-1)).await.unwrap();
     let args = ["discarded", "requeue", "--code", "too_large", "--all"];
-    let ended = bench.outboxd(&args).code(0);
+    let refused = bench.outboxd(&args).code(1);
+    assert!(refused.stderr.contains("--force"), "{refused:?}");
+    let left = "select count(*) from outbox.discarded";
+    assert_eq!(bench.number(left).await, 30, "nothing was put back");
+    let ended = bench.outboxd(&[&args[..], &["--force"]].concat()).code(0);
     assert_eq!(ended.stdout, "30 put back\n");
     assert!(
         ended.stderr.contains(
