@@ -53,6 +53,32 @@ impl Lease {
     }
 }
 
+/// Which shards somebody owns.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Owned {
+    shards: Vec<bool>,
+    all: bool,
+}
+
+impl Owned {
+    /// Every shard.
+    pub fn all() -> Self {
+        Self {
+            shards: Vec::new(),
+            all: true,
+        }
+    }
+
+    /// Is this event in an owned shard?
+    pub fn includes(&self, ordering_key: Option<&str>, seq: i64) -> bool {
+        if self.all {
+            return true;
+        }
+        let shard = shard_of(ordering_key, seq, self.shards.len() as u16);
+        self.shards.get(usize::from(shard)).copied() == Some(true)
+    }
+}
+
 /// What a claimer incarnation owns, shared with everyone who acts in its name.
 ///
 /// The deadline is counted by a clock that also runs while the machine sleeps, from before the renewal
@@ -86,6 +112,14 @@ impl Ownership {
     /// Number of shards of the database.
     pub fn shards(&self) -> u16 {
         self.tokens.len() as u16
+    }
+
+    /// Which shards those are.
+    pub fn owned(&self) -> Owned {
+        Owned {
+            shards: self.tokens.iter().map(Option::is_some).collect(),
+            all: self.tokens.iter().all(Option::is_some),
+        }
     }
 
     /// The leases held.
@@ -198,6 +232,18 @@ mod tests {
             seen[usize::from(shard_of(Some(&format!("key-{seq}")), 0, 16))] += 1;
         }
         assert!(seen.iter().all(|count| *count > 60), "{seen:?}");
+    }
+
+    #[test]
+    fn an_event_is_owned_with_its_shard() {
+        let lease = Lease { shard: 3, token: 9 };
+        let part = Ownership::new(16, &[lease], Deadline::now()).owned();
+        for seq in 0..1_000 {
+            let owned = shard_of(Some("key"), seq, 16) == 3;
+            assert_eq!(part.includes(Some("key"), seq), owned);
+            assert_eq!(part.includes(None, seq), shard_of(None, seq, 16) == 3);
+            assert!(Owned::all().includes(None, seq));
+        }
     }
 
     #[test]

@@ -121,8 +121,22 @@ pub trait Source: Send + Sync + 'static {
     /// after the commands.
     async fn commands(&self, after: Option<i64>) -> Result<Commands, SourceError>;
 
-    /// Takes every shard that is free, expired or already this instance's, in one statement, under fresh tokens.
-    async fn acquire(&self, instance: Uuid, ttl: Duration) -> Result<Vec<Lease>, SourceError>;
+    /// Says that this instance wants a share of the shards for the coming `ttl` (zero: no longer), and whether it is idle.
+    /// It informs the shares, and decides nothing about ownership.
+    async fn attend(&self, instance: Uuid, ttl: Duration, idle: bool) -> Result<(), SourceError>;
+
+    /// Who wants a share, and what is free.
+    async fn members(&self, instance: Uuid) -> Result<Members, SourceError>;
+
+    /// Takes at most so many shards under fresh tokens, in one statement: those that are this instance's already, then
+    /// free and expired ones. What else was this instance's is free afterwards. A source that only one instance can own
+    /// gives all or none, and all whatever `most` says.
+    async fn acquire(
+        &self,
+        instance: Uuid,
+        ttl: Duration,
+        most: u16,
+    ) -> Result<Vec<Lease>, SourceError>;
 
     /// Renews, in one statement, and tells where the database stands.
     async fn renew(&self, leases: &[Lease], ttl: Duration) -> Result<Renewed, SourceError>;
@@ -152,6 +166,9 @@ pub trait Source: Send + Sync + 'static {
 
     /// Asks writers to notify for the coming `span`; zero withdraws it.
     async fn set_wake_mark(&self, span: Duration) -> Result<(), SourceError>;
+
+    /// Wakes every instance that has its wake-up channel open: whoever sleeps is to look who else is there.
+    async fn wake_instances(&self) -> Result<(), SourceError>;
 
     /// Ends every connection.
     async fn close(&self);
@@ -196,6 +213,40 @@ pub struct Opened {
     pub incarnation: String,
     /// Ordinary facts worth a log line or a warning, in words.
     pub remarks: Vec<String>,
+}
+
+/// Who wants a share of the shards, and what is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Members {
+    /// How many instances.
+    pub count: u32,
+    /// How many of them come before this one, in an order that all agree on.
+    pub before: u32,
+    /// How many others are not idle.
+    pub busy: u32,
+    /// Shards that nobody owns, or whose lease is over.
+    pub free: u16,
+    /// How long the first of those has been free.
+    pub free_for: Duration,
+}
+
+impl Members {
+    /// Of a source that only one instance can own.
+    pub const ONE: Self = Self {
+        count: 1,
+        before: 0,
+        busy: 0,
+        free: 0,
+        free_for: Duration::ZERO,
+    };
+
+    /// How many of `shards` the instance should have: as many as every other one, and one more if there are some left
+    /// over and it comes early enough.
+    pub fn share(&self, shards: u16) -> u16 {
+        let count = self.count.max(1);
+        let (each, left) = (u32::from(shards) / count, u32::from(shards) % count);
+        (each + u32::from(self.before < left)) as u16
+    }
 }
 
 /// Transactions in flight that have written, or may yet write, to the outbox table. Names are opaque and

@@ -174,7 +174,7 @@ async fn database(sitting: &Sitting, keep: PublishedKeep) -> Figures {
     let source = outbox.source();
     source.open().await.unwrap();
     let leases = source
-        .acquire(Uuid::new_v4(), Duration::from_secs(300))
+        .acquire(Uuid::new_v4(), Duration::from_secs(300), u16::MAX)
         .await
         .unwrap();
     let (rows, mut read) = mpsc::channel::<Vec<Row>>(8);

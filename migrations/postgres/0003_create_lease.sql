@@ -28,7 +28,11 @@ create table {schema}.instance (
   listening boolean not null,
   report jsonb not null default '{}',
   started_at timestamptz not null default now(),
-  seen_at timestamptz not null default now()
+  seen_at timestamptz not null default now(),
+  -- Until when it wants a share of the shards; null: it does not.
+  claims_until timestamptz,
+  -- It has nothing to do: with `quiet_after`, all fall quiet together or none.
+  idle boolean not null default false
 ) with (fillfactor = 50);
 
 -- Operators' commands, read by every claimer with each poll.

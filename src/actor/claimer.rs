@@ -12,7 +12,6 @@
 //! responsive; what they bring carries the epoch, and an older epoch's answer is dropped.
 
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -23,8 +22,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::active::Active;
-use self::feed::action::{CatchUpPlan, Origin, Park, ReadPlan};
-use self::opening::Start;
+use self::feed::action::Park;
+pub use self::message::{Look, LookedInto, Message, Pair, Seen};
 use super::database;
 use super::handle::{Handle, Task};
 use super::keeper;
@@ -32,10 +31,10 @@ use super::publisher::Publisher;
 use super::restart::Role;
 use super::settler::{self, Settled};
 use super::tree::{Place, Tree};
-use crate::lease::Deadline;
+use crate::lease::Lease;
 use crate::relay::GapGuard;
 use crate::route::Routes;
-use crate::source::{Begun, Commands, Due, Renewed, Row, Source, SourceError, Sweep, Writers};
+use crate::source::Source;
 use crate::status::Board;
 use crate::telemetry::Telemetry;
 
@@ -52,11 +51,14 @@ pub mod history;
 pub mod holding;
 pub mod holds;
 pub mod keys;
+mod message;
 pub mod opening;
 pub mod parked;
 pub mod pulse;
 pub mod reading;
 pub mod recent;
+mod resting;
+pub mod sharing;
 mod showing;
 pub mod unrouted;
 pub mod waking;
@@ -114,104 +116,6 @@ pub struct Settings {
     pub max_parked: usize,
 }
 
-/// Messages of a claimer. The number in front is the epoch, the second the feed.
-pub enum Message {
-    /// Begin to open, or try again.
-    Open(u64),
-    /// Opening ended.
-    Opened(u64, Result<Option<Box<Start>>, SourceError>),
-    /// A renewal ended; it was sent at this moment.
-    Renewed(u64, Deadline, Result<Renewed, SourceError>),
-    /// Time to look what is due.
-    Tick(u64),
-    /// The channel says that something was written.
-    Wake,
-    /// The channel opened or was lost.
-    Listening(bool),
-    /// The mark was written, or not.
-    Marked(u64, bool),
-    /// A forward read ended.
-    Read(u64, usize, u64, ReadPlan, Result<Seen, SourceError>),
-    /// A catch-up read ended.
-    CaughtUp(u64, usize, u64, CatchUpPlan, Result<Seen, SourceError>),
-    /// Rows read by number arrived.
-    Fetched(
-        u64,
-        usize,
-        u64,
-        Vec<i64>,
-        Origin,
-        Result<Vec<Row>, SourceError>,
-    ),
-    /// A look at writers and gaps ended.
-    Looked(u64, Box<Look>),
-    /// Operators' commands arrived.
-    Commanded(u64, Result<Commands, SourceError>),
-    /// Time for a sweep.
-    Sweep,
-    /// A slice of a sweep arrived, and the commands read after it.
-    Swept(u64, usize, Result<(Sweep, Commands), SourceError>),
-    /// A page of due times arrived, to find keys that had to be dropped.
-    Walked(u64, usize, Result<Vec<Due>, SourceError>),
-    /// A page of what older routes began arrived.
-    Begun(u64, Result<Begun, SourceError>),
-    /// Outcomes were committed.
-    Settled(u64, Vec<Settled>),
-    /// The database takes no writes, in these words.
-    ReadOnly(u64, String),
-    /// A sequencer's key cannot go on.
-    Parked(u64, usize, Park),
-    /// Events came back unsent.
-    Returned(u64, usize, Vec<i64>),
-    /// The answer for an event is lost, after its sequencer was told to send nothing more.
-    Unanswered(u64, usize, i64),
-    /// Everything that the settler had is written.
-    Flushed(u64),
-    /// Stop: finish what is out by this moment, give the rest back.
-    Drain(Instant),
-    /// The time for the drain is over.
-    DrainOver,
-    /// The leases are released.
-    Released,
-}
-
-#[cfg(feature = "cluster")]
-impl ractor::Message for Message {}
-
-/// What a look found.
-pub struct Look {
-    /// The mark was known to be set when the look began.
-    pub armed: bool,
-    /// Who is writing; `None` inside: a single writer.
-    pub writers: Result<Option<Writers>, SourceError>,
-    /// The gaps of each feed that has any.
-    pub gaps: Vec<LookedInto>,
-}
-
-/// A row found: seq and key.
-pub type Pair = (i64, Option<Arc<str>>);
-
-/// What a look into one feed's gaps found.
-pub struct LookedInto {
-    /// The feed.
-    pub feed: usize,
-    /// The gaps asked for.
-    pub asked: Vec<RangeInclusive<i64>>,
-    /// Rows found in them, with their keys.
-    pub found: Result<Vec<Pair>, SourceError>,
-    /// The look came to its end.
-    pub complete: bool,
-}
-
-/// What a read saw.
-pub struct Seen {
-    /// The rows.
-    pub rows: Vec<Row>,
-    /// (seq, key) of rows that stood in open gaps after the read. A row that was committed before one of
-    /// `rows` is among them, or was there before: nothing of its key may leave before it.
-    pub late: Vec<Pair>,
-}
-
 /// State of a claimer.
 pub struct State {
     arguments: Arguments,
@@ -232,6 +136,12 @@ pub struct State {
     next_tag: u64,
     tags: HashMap<u64, Tag>,
     tasks: Vec<Task>,
+    departure: Option<Task>,
+    drains: u64,
+    /// Leases that are still this instance's while it opens again for another share.
+    kept: Vec<Lease>,
+    /// What the next opening is for.
+    aim: sharing::Aim,
     _place: Place,
 }
 
@@ -278,6 +188,10 @@ impl ClaimerActor {
             next_tag: 0,
             tags: HashMap::new(),
             tasks: Vec::new(),
+            departure: None,
+            drains: 0,
+            kept: Vec::new(),
+            aim: sharing::Aim::default(),
         };
         state.flush_and_open();
         Ok(state)
@@ -293,6 +207,7 @@ impl ClaimerActor {
             Message::Open(epoch) => state.open(epoch),
             Message::Opened(epoch, result) => state.opened(epoch, result),
             Message::Renewed(epoch, sent, result) => state.renewed(epoch, sent, result),
+            Message::Members(epoch, members) => state.told(epoch, members),
             Message::Tick(epoch) => state.tick(epoch),
             Message::Wake => state.wake(),
             Message::Listening(open) => state.listening(open),
@@ -333,7 +248,7 @@ impl ClaimerActor {
             Message::Unanswered(epoch, feed, seq) => state.unanswered(epoch, feed, seq),
             Message::Flushed(tag) => state.flushed(tag),
             Message::Drain(until) => state.drain(until),
-            Message::DrainOver => state.drain_over(),
+            Message::DrainOver(number) => state.drain_over(number),
             Message::Released => state.released(),
         }
         state.hand_out().await;

@@ -23,7 +23,7 @@ use super::admin::{
 };
 use super::waiting::{KeyEvent, KeyName, Pick, Waiting};
 use super::{
-    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, Pause,
+    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Members, Opened, Outcome, Pause,
     PublishedKeep, ReadBounds, Renewed, Retention, Row, Source, SourceError, SourceErrorKind,
     Sweep, SweepMark, Target, Writers,
 };
@@ -304,8 +304,21 @@ impl Source for Postgres {
         self.read_commands(after).await
     }
 
-    async fn acquire(&self, instance: Uuid, ttl: Duration) -> Result<Vec<Lease>, SourceError> {
-        self.acquire_leases(instance, ttl).await
+    async fn attend(&self, instance: Uuid, ttl: Duration, idle: bool) -> Result<(), SourceError> {
+        self.write_attendance(instance, ttl, idle).await
+    }
+
+    async fn members(&self, instance: Uuid) -> Result<Members, SourceError> {
+        self.read_members(instance).await
+    }
+
+    async fn acquire(
+        &self,
+        instance: Uuid,
+        ttl: Duration,
+        most: u16,
+    ) -> Result<Vec<Lease>, SourceError> {
+        self.acquire_leases(instance, ttl, most).await
     }
 
     async fn renew(&self, leases: &[Lease], ttl: Duration) -> Result<Renewed, SourceError> {
@@ -342,6 +355,10 @@ impl Source for Postgres {
 
     async fn set_wake_mark(&self, span: Duration) -> Result<(), SourceError> {
         self.write_wake_mark(span).await
+    }
+
+    async fn wake_instances(&self) -> Result<(), SourceError> {
+        self.notify_instances().await
     }
 
     async fn close(&self) {

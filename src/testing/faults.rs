@@ -11,8 +11,9 @@ use uuid::Uuid;
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::{
-    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, ReadBounds,
-    Renewed, Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark, Writers,
+    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Members, Opened, Outcome,
+    ReadBounds, Renewed, Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark,
+    Writers,
 };
 
 /// A call of [`Source`], for hooks and counts.
@@ -31,6 +32,9 @@ pub enum Op {
     DeleteDone,
     Begun,
     Commands,
+    Attend,
+    WakeInstances,
+    Members,
     Acquire,
     Renew,
     Release,
@@ -293,8 +297,23 @@ impl Source for FaultySource {
         self.faults.around(Op::Commands, call).await
     }
 
-    async fn acquire(&self, instance: Uuid, ttl: Duration) -> Result<Vec<Lease>, SourceError> {
-        let call = self.inner.acquire(instance, ttl);
+    async fn attend(&self, instance: Uuid, ttl: Duration, idle: bool) -> Result<(), SourceError> {
+        let call = self.inner.attend(instance, ttl, idle);
+        self.faults.around(Op::Attend, call).await
+    }
+
+    async fn members(&self, instance: Uuid) -> Result<Members, SourceError> {
+        let call = self.inner.members(instance);
+        self.faults.around(Op::Members, call).await
+    }
+
+    async fn acquire(
+        &self,
+        instance: Uuid,
+        ttl: Duration,
+        most: u16,
+    ) -> Result<Vec<Lease>, SourceError> {
+        let call = self.inner.acquire(instance, ttl, most);
         self.faults.around(Op::Acquire, call).await
     }
 
@@ -342,6 +361,11 @@ impl Source for FaultySource {
         self.faults.around(Op::SetWakeMark, call).await
     }
 
+    async fn wake_instances(&self) -> Result<(), SourceError> {
+        let call = self.inner.wake_instances();
+        self.faults.around(Op::WakeInstances, call).await
+    }
+
     async fn close(&self) {
         let _ = self.faults.strike(Op::Close);
         self.inner.close().await;
@@ -382,7 +406,7 @@ mod tests {
         let instance = Uuid::from_u128(1);
         let ttl = Duration::from_secs(5);
         for _ in 0..2 {
-            let error = source.acquire(instance, ttl).await.expect_err("planned");
+            let error = source.acquire(instance, ttl, 4).await.expect_err("planned");
             assert_eq!(error.kind, SourceErrorKind::Unavailable);
         }
         assert!(
@@ -394,7 +418,11 @@ mod tests {
                 .all(|l| l.owner.is_none())
         );
         assert_eq!(
-            source.acquire(instance, ttl).await.expect("healed").len(),
+            source
+                .acquire(instance, ttl, 4)
+                .await
+                .expect("healed")
+                .len(),
             4
         );
         assert_eq!(faults.count(Op::Acquire), 3);
@@ -406,7 +434,7 @@ mod tests {
         let (source, faults) = faulty();
         faults.fail(Op::Acquire, 1, SourceErrorKind::Refused, When::After);
         let call = source
-            .acquire(Uuid::from_u128(1), Duration::from_secs(5))
+            .acquire(Uuid::from_u128(1), Duration::from_secs(5), 4)
             .await;
         assert_eq!(call.expect_err("planned").kind, SourceErrorKind::Refused);
         assert!(

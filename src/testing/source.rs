@@ -276,7 +276,7 @@ fn route(sinks: &[&str]) -> Arc<[Arc<str>]> {
 /// Takes all shards.
 async fn own(source: &dyn Source) -> Held {
     let leases = source
-        .acquire(Uuid::now_v7(), Duration::from_secs(60))
+        .acquire(Uuid::now_v7(), Duration::from_secs(60), u16::MAX)
         .await
         .expect("acquire");
     assert_eq!(leases.len(), usize::from(SHARDS), "all shards are free");

@@ -9,4 +9,5 @@ mod operate;
 mod order;
 mod races;
 mod routes;
+mod sharing;
 mod skip;

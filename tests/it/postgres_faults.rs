@@ -147,7 +147,7 @@ async fn a_restarted_server_costs_one_call_and_a_read_only_one_is_left() {
         .await;
     own.execute("select pg_reload_conf()").await;
     eventually(Duration::from_secs(10), "writes to be refused", || async {
-        match source.acquire(uuid::Uuid::new_v4(), TTL).await {
+        match source.acquire(uuid::Uuid::new_v4(), TTL, u16::MAX).await {
             Err(error) => Ok(error),
             Ok(_) => Err("taken".to_owned()),
         }
@@ -158,7 +158,7 @@ async fn a_restarted_server_costs_one_call_and_a_read_only_one_is_left() {
         error.kind == SourceErrorKind::ReadOnly && error.message.contains("read-only"),
         "{error}"
     );
-    let error = refusal(source.acquire(uuid::Uuid::new_v4(), TTL).await);
+    let error = refusal(source.acquire(uuid::Uuid::new_v4(), TTL, u16::MAX).await);
     assert!(
         error.kind == SourceErrorKind::ReadOnly && error.message.contains("read-only"),
         "{error}"
@@ -168,7 +168,7 @@ async fn a_restarted_server_costs_one_call_and_a_read_only_one_is_left() {
     own.execute("select pg_reload_conf()").await;
     eventually(Duration::from_secs(10), "writes to be taken", || async {
         source
-            .acquire(uuid::Uuid::new_v4(), TTL)
+            .acquire(uuid::Uuid::new_v4(), TTL, u16::MAX)
             .await
             .map_err(|error| error.to_string())
     })

@@ -95,7 +95,7 @@ pub async fn read(source: &Postgres) -> Vec<Row> {
 }
 
 pub async fn acquire(source: &Postgres) -> Vec<Lease> {
-    source.acquire(Uuid::new_v4(), TTL).await.unwrap()
+    source.acquire(Uuid::new_v4(), TTL, u16::MAX).await.unwrap()
 }
 
 /// The lease that covers a row.

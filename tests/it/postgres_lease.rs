@@ -12,7 +12,7 @@ use crate::support::eventually;
 async fn shards_are_taken_once_and_tokens_only_grow() {
     let (database, source) = outbox().await;
     let (a, b) = (Uuid::new_v4(), Uuid::new_v4());
-    let first = source.acquire(a, TTL).await.unwrap();
+    let first = source.acquire(a, TTL, u16::MAX).await.unwrap();
     assert_eq!(first.len(), 16);
     assert!(
         first
@@ -20,23 +20,23 @@ async fn shards_are_taken_once_and_tokens_only_grow() {
             .enumerate()
             .all(|(n, l)| usize::from(l.shard) == n && l.token == 1)
     );
-    assert_eq!(source.acquire(b, TTL).await.unwrap(), []);
+    assert_eq!(source.acquire(b, TTL, u16::MAX).await.unwrap(), []);
     // A restarted claimer of the same instance takes its shards under fresh tokens.
-    let again = source.acquire(a, TTL).await.unwrap();
+    let again = source.acquire(a, TTL, u16::MAX).await.unwrap();
     assert!(again.iter().all(|lease| lease.token == 2) && again.len() == 16);
     assert_eq!(source.renew(&first, TTL).await.unwrap().held, []);
     assert_eq!(source.renew(&again, TTL).await.unwrap().held, again);
     // Old tokens release nothing.
     source.release(&first).await.unwrap();
-    assert_eq!(source.acquire(b, TTL).await.unwrap(), []);
+    assert_eq!(source.acquire(b, TTL, u16::MAX).await.unwrap(), []);
     source.release(&again[..4]).await.unwrap();
-    let taken = source.acquire(b, TTL).await.unwrap();
+    let taken = source.acquire(b, TTL, u16::MAX).await.unwrap();
     assert!(taken.iter().all(|lease| lease.token == 3) && taken.len() == 4);
     assert_eq!(source.renew(&again, TTL).await.unwrap().held, again[4..]);
     database
         .execute("update outbox.lease set expires_at = now() - interval '1 s' where shard > 9")
         .await;
-    assert_eq!(source.acquire(b, TTL).await.unwrap().len(), 10);
+    assert_eq!(source.acquire(b, TTL, u16::MAX).await.unwrap().len(), 10);
     let view = source.leases().await.unwrap();
     assert_eq!(view.len(), 16);
     assert!(
@@ -294,10 +294,13 @@ async fn a_day_whose_rows_came_before_its_partition_stays_in_the_rest() {
 async fn time_left_is_counted_by_the_database() {
     let (_database, source) = outbox().await;
     let short = Duration::from_millis(300);
-    source.acquire(Uuid::new_v4(), short).await.unwrap();
+    source
+        .acquire(Uuid::new_v4(), short, u16::MAX)
+        .await
+        .unwrap();
     let rival = Uuid::new_v4();
     let taken = eventually(Duration::from_secs(10), "the leases to run out", || async {
-        let taken = source.acquire(rival, TTL).await.unwrap();
+        let taken = source.acquire(rival, TTL, u16::MAX).await.unwrap();
         if taken.is_empty() {
             Err("none yet".into())
         } else {

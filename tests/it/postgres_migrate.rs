@@ -323,7 +323,7 @@ async fn printed_sql_and_grants_are_enough_without_ownership_or_superuser() {
 
     // Everything that a relay does.
     let instance = Uuid::new_v4();
-    let leases = relay.acquire(instance, TTL).await.unwrap();
+    let leases = relay.acquire(instance, TTL, u16::MAX).await.unwrap();
     let rows = read(&relay).await;
     let place = |row: &outboxd::source::Row| {
         let shard = outboxd::lease::shard_of(None, row.seq, 4);

@@ -463,12 +463,15 @@ async fn an_acquisition_waits_for_a_discard_and_a_renewal_does_not() {
         database
             .execute("update outbox.lease set expires_at = now() - interval '1 s'")
             .await;
-        let error = refusal(rival.acquire(uuid::Uuid::new_v4(), TTL).await);
+        let error = refusal(rival.acquire(uuid::Uuid::new_v4(), TTL, u16::MAX).await);
         assert_eq!(error.kind, SourceErrorKind::Unavailable, "{error}");
         sqlx::raw_sql("commit").execute(&mut blocker).await.unwrap();
     };
     let (settled, ()) = tokio::join!(source.settle(&batch, true), meanwhile);
     assert_eq!(settled.unwrap(), [true]);
-    let taken = rival.acquire(uuid::Uuid::new_v4(), TTL).await.unwrap();
+    let taken = rival
+        .acquire(uuid::Uuid::new_v4(), TTL, u16::MAX)
+        .await
+        .unwrap();
     assert_eq!(taken.len(), 16);
 }

@@ -19,7 +19,7 @@ use super::walking::{COMMANDS, Walk};
 use super::{Arguments, Message};
 use crate::actor::handle::guarded;
 use crate::actor::sequencer::FeedContext;
-use crate::lease::{Deadline, Ownership};
+use crate::lease::{Deadline, Owned, Ownership};
 use crate::retry::back_off;
 use crate::source::{Pause, Renewed, SourceError, SweepMark};
 use crate::status::DatabaseState;
@@ -32,8 +32,6 @@ const HOUSEKEEPING: u64 = 100;
 /// First and longest pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A key that is due within this long keeps the database from falling quiet, milliseconds.
-const SOON: u64 = 60_000;
 
 /// The state of an owner.
 pub struct Active {
@@ -41,6 +39,8 @@ pub struct Active {
     pub(super) myself: ActorRef<Message>,
     pub(super) epoch: u64,
     ownership: Arc<Ownership>,
+    /// Which shards that are.
+    pub(super) owned: Owned,
     renewer: Renewer,
     pub(super) slots: Vec<Slot>,
     pub(super) pulse: Pulse,
@@ -65,7 +65,9 @@ pub struct Active {
     failures: u32,
     /// The last renewal succeeded.
     renewable: bool,
-    last_activity: u64,
+    pub(super) last_activity: u64,
+    /// Another instance has something to do: whoever sleeps could not take over from it.
+    pub(super) others_busy: bool,
     housekeeping_at: u64,
     tick_at: Option<u64>,
     history: History,
@@ -103,12 +105,12 @@ pub struct Slot {
 
 impl Slot {
     /// The table is being searched for keys that memory dropped.
-    fn searches(&self) -> bool {
+    pub(super) fn searches(&self) -> bool {
         self.sweep.is_some() && self.feed.has_forgotten()
     }
 
     /// When the next key is due; what is paused waits for no time.
-    fn next_due(&self) -> Option<u64> {
+    pub(super) fn next_due(&self) -> Option<u64> {
         let due = self.feed.parked().next_due();
         due.filter(|_| !self.feed.is_held())
     }
@@ -180,6 +182,7 @@ impl Active {
             env: env.clone(),
             myself,
             epoch,
+            owned: ownership.owned(),
             ownership,
             renewer,
             slots,
@@ -201,10 +204,14 @@ impl Active {
             failures: 0,
             renewable: true,
             last_activity: now,
+            others_busy: start.members.busy > 0,
             housekeeping_at: 0,
             tick_at: None,
             history: History::new(&start.renewed),
         };
+        for slot in &mut active.slots {
+            slot.feed.own(active.owned.clone());
+        }
         active.pause(start.pauses.clone(), start.commands, now);
         active
     }
@@ -212,6 +219,11 @@ impl Active {
     /// What is owned.
     pub fn ownership(&self) -> &Arc<Ownership> {
         &self.ownership
+    }
+
+    /// What renews it.
+    pub fn renewer(&self) -> &Renewer {
+        &self.renewer
     }
 
     /// Ends: nothing is sent any more, every sequencer goes.
@@ -378,36 +390,6 @@ impl Active {
         }
         self.tick_at = Some(next);
         Some(next)
-    }
-
-    /// Nothing happened for so long that the database may sleep; with the time until a key is due.
-    pub fn wants_quiet(&self, now: u64) -> Option<Option<Duration>> {
-        let quiet = u64::try_from(self.env.settings.quiet_after?.as_millis()).ok()?;
-        let idle = now.saturating_sub(self.last_activity) >= quiet;
-        let due = self.slots.iter().filter_map(Slot::next_due).min();
-        let soon = due.is_some_and(|due| due < now + SOON);
-        (idle && !soon && self.pulse.is_listening() && self.caught_up_now())
-            .then(|| due.map(|due| Duration::from_millis(due - now)))
-    }
-
-    /// Everything due is delivered and settled, as far as anyone can know.
-    pub fn caught_up_now(&self) -> bool {
-        self.actions.is_empty()
-            && self.cancelling.is_over()
-            && self.slots.iter().all(|slot| match slot.feed.is_held() {
-                // What is paused is not due.
-                true => !slot.reading && !slot.catching && slot.feed.in_flight() == 0,
-                false => {
-                    slot.dry
-                        && !slot.want_read
-                        && !slot.reading
-                        && !slot.catching
-                        && slot.fetches.is_empty()
-                        && slot.feed.at_rest()
-                        && !slot.searches()
-                        && slot.feed.cursor().gaps().is_empty()
-                }
-            })
     }
 
     fn housekeep(&mut self, now: u64) {

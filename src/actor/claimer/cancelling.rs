@@ -79,6 +79,12 @@ impl Active {
         self.cancelling.next = page.next;
         let mut sent = 0;
         for event in page.events {
+            if !self
+                .owned
+                .includes(event.ordering_key.as_deref(), event.seq)
+            {
+                continue;
+            }
             for (share, route) in stray(&event, &self.env.routes) {
                 let outcome = self.cancelled(&event, share, route);
                 sent += 1;

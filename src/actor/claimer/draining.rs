@@ -1,4 +1,5 @@
-//! Shutting down: nothing new is read or sent, what is out may finish within the grace.
+//! Draining: nothing new is read or sent, what is out may finish in time. Then the claimer ends, or opens again for another
+//! share of the shards.
 
 use std::collections::HashSet;
 
@@ -8,7 +9,7 @@ use tracing::{info, warn};
 use super::active::Active;
 use super::{Message, Phase, State, Tag};
 use crate::actor::database;
-use crate::actor::handle::Task;
+use crate::actor::handle::{Task, guarded};
 use crate::actor::keeper;
 use crate::actor::publisher;
 use crate::actor::settler::Settled;
@@ -39,8 +40,19 @@ impl std::ops::AddAssign for Drained {
     }
 }
 
+/// What follows a drain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// The end: the leases are given back.
+    Stop,
+    /// Another share of the shards.
+    Share,
+}
+
 /// A drain under way.
 pub struct Draining {
+    then: Then,
+    number: u64,
     active: Option<Box<Active>>,
     out: HashSet<(usize, i64)>,
     report: Drained,
@@ -86,16 +98,42 @@ impl Draining {
 impl State {
     /// Stops reading and sending; the parent hears when what is out has ended.
     pub(super) fn drain(&mut self, until: Instant) {
-        if matches!(self.phase, Phase::Draining(_)) {
+        let left = until.saturating_duration_since(Instant::now());
+        if let Phase::Draining(draining) = &self.phase
+            && draining.then == Then::Stop
+        {
             return;
         }
         self.show(DatabaseState::Draining, None);
         self.tell_keeper(keeper::Mode::Quiet);
         self.listener = None;
+        // Others may reckon without this one from now on.
+        let (source, instance) = (
+            Arc::clone(&self.arguments.source),
+            self.arguments.settings.instance,
+        );
+        self.departure = Some(Task::spawn(async move {
+            let _ = guarded(source.attend(instance, Duration::ZERO, true)).await;
+        }));
+        self.begin_drain(Then::Stop, left);
+    }
+
+    /// Stops reading and sending, and goes on when what is out has ended, or when its time is over.
+    pub(super) fn begin_drain(&mut self, then: Then, limit: Duration) {
+        self.drains += 1;
+        let number = self.drains;
+        self.myself
+            .send_after(limit, move || Message::DrainOver(number));
+        if let Phase::Draining(draining) = &mut self.phase {
+            (draining.then, draining.number) = (then, number);
+            return self.check_drained();
+        }
         let opening =
             matches!(self.phase, Phase::Opening | Phase::Standby) && !self.tasks.is_empty();
         let phase = std::mem::replace(&mut self.phase, Phase::Opening);
         let mut draining = Draining {
+            then,
+            number,
             active: None,
             out: HashSet::new(),
             report: Drained::default(),
@@ -117,8 +155,6 @@ impl State {
             draining.active = Some(active);
         }
         self.phase = Phase::Draining(draining);
-        let left = until.saturating_duration_since(Instant::now());
-        self.myself.send_after(left, || Message::DrainOver);
         self.check_drained();
     }
 
@@ -135,9 +171,10 @@ impl State {
     }
 
     /// The grace is over: what is still out stays unknown.
-    pub(super) fn drain_over(&mut self) {
+    pub(super) fn drain_over(&mut self, number: u64) {
         // Also when a flush is under way: a settler or a database that is gone does not answer it.
         if let Phase::Draining(draining) = &mut self.phase
+            && draining.number == number
             && (draining.active.is_some() || !draining.flushing)
         {
             draining.flushing = true;
@@ -146,7 +183,7 @@ impl State {
             warn!(
                 %database,
                 unknown = draining.report.unknown,
-                "the grace is over with events still out; they are delivered again under the same ids"
+                "the time is over with events still out; they are delivered again under the same ids"
             );
             self.release_leases();
         }
@@ -157,12 +194,24 @@ impl State {
         let Phase::Draining(draining) = &mut self.phase else {
             return;
         };
-        let Some(mut active) = draining.active.take() else {
-            let _ = self.myself.cast(Message::Released);
-            return;
+        let then = draining.then;
+        let leases = match draining.active.take() {
+            Some(mut active) => {
+                active.end();
+                active.ownership().leases()
+            }
+            None => std::mem::take(&mut self.kept),
         };
-        active.end();
-        self.give_back(active.ownership().leases());
+        match then {
+            Then::Share => {
+                self.kept = leases;
+                self.flush_and_open();
+            }
+            Then::Stop if leases.is_empty() => {
+                let _ = self.myself.cast(Message::Released);
+            }
+            Then::Stop => self.give_back(leases),
+        }
     }
 
     /// An attempt to open ended during the drain: nothing is kept of it.

@@ -18,6 +18,7 @@ use super::keys::{Flow, KeyState, OrderKey, Wait};
 use super::parked::Parked;
 use super::recent::Recent;
 use super::unrouted::Unrouted;
+use crate::lease::Owned;
 use crate::relay::GapGuard;
 use crate::route::Routes;
 use crate::source::Row;
@@ -79,6 +80,8 @@ pub struct Feed {
     high: HashMap<u64, i64>,
     /// Rows up to here may have been handed over by an earlier incarnation.
     repeat_below: i64,
+    /// Whose rows concern it; the others are another instance's.
+    owned: Owned,
     unrouted: Unrouted,
     holds: Holds,
     /// Keys that wait for an operator's word, at most `max_held_back` of them.
@@ -117,6 +120,7 @@ impl Feed {
             expected: HashMap::new(),
             high: HashMap::new(),
             repeat_below,
+            owned: Owned::all(),
             unrouted: Unrouted::default(),
             holds: Holds::default(),
             held_back: HashSet::new(),
@@ -128,6 +132,16 @@ impl Feed {
             recalled: HashSet::new(),
             drained: Vec::new(),
         }
+    }
+
+    /// Concerns itself with rows of these shards only. All rows move the cursor, whoever owns them: their numbers are
+    /// one sequence.
+    pub fn own(&mut self, owned: Owned) {
+        self.owned = owned;
+    }
+
+    fn owns(&self, key: Option<&Arc<str>>, seq: i64) -> bool {
+        self.owned.includes(key.map(|key| &**key), seq)
     }
 
     /// The sink's name.
@@ -227,7 +241,8 @@ impl Feed {
     }
 
     fn forward_row(&mut self, row: Row, now: u64, out: &mut Actions) {
-        if row.done || self.is_known(row.seq) {
+        let owned = self.owns(row.ordering_key.as_ref(), row.seq);
+        if row.done || !owned || self.is_known(row.seq) {
             return;
         }
         let Some(route) = self.routes.to_sink(&row.kind, &self.sink).cloned() else {

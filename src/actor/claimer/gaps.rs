@@ -234,18 +234,18 @@ impl Gaps {
         closed
     }
 
-    /// Takes a number that turned up out of its gap.
-    pub fn fill(&mut self, seq: i64) {
+    /// Takes a number that turned up out of its gap. False: it was in none.
+    pub fn fill(&mut self, seq: i64) -> bool {
         let Some((lo, gap)) = self
             .ranges
             .range(..=seq)
             .next_back()
             .map(|(lo, gap)| (*lo, *gap))
         else {
-            return;
+            return false;
         };
         if gap.hi < seq {
-            return;
+            return false;
         }
         self.ranges.remove(&lo);
         if lo < seq {
@@ -254,6 +254,7 @@ impl Gaps {
         if seq < gap.hi {
             self.insert(seq + 1, gap.hi, gap.state, gap.since);
         }
+        true
     }
 }
 

@@ -9,19 +9,20 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::active::Active;
+use super::sharing::{Aim, Attendance};
 use super::{Arguments, Message, Phase, State, Tag};
 use crate::actor::handle::{Task, guarded};
 use crate::actor::keeper;
 use crate::lease::{Deadline, Lease, Ownership};
 use crate::retry::{back_off, jitter};
-use crate::source::{Opened, Pause, Renewed, Source, SourceError, SourceErrorKind};
+use crate::source::{Members, Opened, Pause, Renewed, Source, SourceError, SourceErrorKind};
 use crate::status::{DatabaseState, HeldLease};
 
 /// First and longest pause after a failure: at most one attempt a second in an outage.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often a standby asks for free shards.
-const STANDBY: Duration = Duration::from_secs(1);
+const STANDBY: Duration = Duration::from_millis(500);
 /// How long opening waits for outcomes of an earlier incarnation to be written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 /// How often a quiet database is looked at, in case a wake-up was lost.
@@ -32,8 +33,10 @@ const QUIET_LOOK: Duration = Duration::from_secs(15 * 60);
 pub struct Start {
     /// What opening found.
     pub opened: Opened,
-    /// Every shard.
+    /// This instance's share of the shards.
     pub leases: Vec<Lease>,
+    /// Who else wants one.
+    pub members: Members,
     /// How long they are trusted.
     pub deadline: Deadline,
     /// Commands up to here are older than this incarnation.
@@ -59,7 +62,9 @@ impl Start {
 /// What renews the leases, and asks with that whether the database's history is still the same.
 pub struct Renewer {
     soon: Arc<Notify>,
+    attendance: Arc<Attendance>,
     _task: Task,
+    _look: Task,
 }
 
 impl Renewer {
@@ -67,6 +72,11 @@ impl Renewer {
     /// something.
     pub fn soon(&self) {
         self.soon.notify_one();
+    }
+
+    /// What is told to those who share the shards.
+    pub fn attendance(&self) -> &Attendance {
+        &self.attendance
     }
 }
 
@@ -102,9 +112,11 @@ impl State {
             self.arguments.settings.ttl,
         );
         let myself = self.myself.clone();
+        let aim = std::mem::take(&mut self.aim);
+        let stands_by = matches!(self.phase, Phase::Standby);
         self.tasks.clear();
         self.tasks.push(Task::spawn(async move {
-            let result = guarded(start(&*source, instance, ttl)).await;
+            let result = guarded(start(&*source, instance, ttl, aim, stands_by)).await;
             let _ = myself.cast(Message::Opened(epoch, result));
         }));
     }
@@ -126,6 +138,7 @@ impl State {
             Ok(Some(start)) => self.activate(*start),
             Ok(None) => {
                 self.failures = 0;
+                self.kept.clear();
                 self.phase = Phase::Standby;
                 // The owner shows what is paused.
                 let board = &self.arguments.board;
@@ -169,6 +182,7 @@ impl State {
 
     fn activate(&mut self, start: Start) {
         self.failures = 0;
+        self.kept.clear();
         let ownership = Arc::new(Ownership::new(
             start.opened.shards,
             &start.leases,
@@ -178,7 +192,13 @@ impl State {
         for remark in &start.opened.remarks {
             warn!(%database, "{remark}");
         }
-        info!(%database, shards = start.leases.len(), "database is relayed by this instance");
+        info!(
+            %database,
+            shards = start.leases.len(),
+            of = start.opened.shards,
+            instances = start.members.count,
+            "database is relayed by this instance"
+        );
         self.show(DatabaseState::Active, None);
         self.arguments.board.database(&database, |shown| {
             shown.leases = start
@@ -204,6 +224,7 @@ impl State {
             now,
         );
         self.phase = Phase::Active(Box::new(active));
+        self.look_if_shared(&start.members);
         self.listen();
         let _ = self.myself.cast(Message::Tick(self.epoch));
     }
@@ -215,6 +236,9 @@ impl State {
         let source = Arc::clone(&self.arguments.source);
         let myself = self.myself.clone();
         let (ttl, epoch) = (self.arguments.settings.ttl, self.epoch);
+        let instance = self.arguments.settings.instance;
+        let attendance = Arc::new(Attendance::default());
+        let attends = Arc::clone(&attendance);
         let task = Task::spawn(async move {
             let mut pause = ttl / 3;
             let mut failed = false;
@@ -226,6 +250,10 @@ impl State {
                 }
                 let sent = Deadline::now();
                 let result = guarded(source.renew(&leases, ttl)).await;
+                let members = match result.is_ok() {
+                    true => guarded(attends.tell(&*source, instance, ttl)).await.ok(),
+                    false => None,
+                };
                 failed = result
                     .as_ref()
                     .map_or(true, |renewed| renewed.held.len() < leases.len());
@@ -238,9 +266,17 @@ impl State {
                 if myself.cast(Message::Renewed(epoch, sent, result)).is_err() {
                     return;
                 }
+                if let Some(members) = members {
+                    let _ = myself.cast(Message::Members(epoch, members));
+                }
             }
         });
-        Renewer { soon, _task: task }
+        Renewer {
+            soon,
+            _look: self.look(Arc::clone(&attendance)),
+            attendance,
+            _task: task,
+        }
     }
 
     /// A renewal ended: are the leases held, and is it still the same history?
@@ -332,6 +368,7 @@ impl State {
             return;
         };
         let leases = active.ownership().leases();
+        let instance = self.arguments.settings.instance;
         self.leave_active();
         self.epoch += 1;
         self.phase = Phase::Quiet;
@@ -350,6 +387,7 @@ impl State {
                 let _ = myself.cast(Message::Open(epoch));
                 return;
             }
+            let _ = guarded(source.attend(instance, Duration::ZERO, true)).await;
             let _ = guarded(source.release(&leases)).await;
         }));
         self.open_after(next_due.map_or(QUIET_LOOK, |due| due.min(QUIET_LOOK)));
@@ -366,20 +404,30 @@ impl State {
     }
 }
 
-/// Opens, takes every shard and learns where the database stands. `None`: another instance owns it.
+/// Opens, takes what this instance is to have of the shards, and learns where the database stands. `None`: others own
+/// all of them.
 async fn start(
     source: &dyn Source,
     instance: Uuid,
     ttl: Duration,
+    aim: Aim,
+    stands_by: bool,
 ) -> Result<Option<Box<Start>>, SourceError> {
     let opened = source.open().await?;
+    source.attend(instance, ttl, stands_by).await?;
+    let members = source.members(instance).await?;
+    let most = match aim {
+        Aim::Beyond => opened.shards,
+        Aim::Begin | Aim::Share => members.share(opened.shards),
+    };
     let sent = Deadline::now();
-    let leases = source.acquire(instance, ttl).await?;
-    if leases.len() < usize::from(opened.shards) {
-        if !leases.is_empty() {
-            source.release(&leases).await?;
-        }
+    let leases = source.acquire(instance, ttl, most).await?;
+    if leases.is_empty() {
         return Ok(None);
+    }
+    if aim == Aim::Begin {
+        // Whoever sleeps could not take over from this one.
+        source.wake_instances().await?;
     }
     let commands = source.commands(None).await?;
     let watch_gaps = source.writers().await?.is_some();
@@ -387,6 +435,7 @@ async fn start(
     Ok(Some(Box::new(Start {
         opened,
         leases,
+        members,
         deadline: sent.trusting(ttl),
         commands: commands.mark,
         pauses: commands.pauses.unwrap_or_default(),

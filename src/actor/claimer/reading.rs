@@ -321,18 +321,14 @@ impl Active {
         } in look.gaps
         {
             let slot = &mut self.slots[feed];
-            slot.feed.cursor_mut().gaps_mut().observe(&asked, &writers);
+            let cursor = slot.feed.cursor_mut();
+            cursor.observe(&asked, &writers);
             match found {
                 Ok(pairs) => {
                     let seen: Vec<i64> = pairs.iter().map(|(seq, _)| *seq).collect();
-                    let closed = slot
-                        .feed
-                        .cursor_mut()
-                        .gaps_mut()
-                        .looked(&asked, &seen, complete);
-                    slot.feed.cursor_mut().closed(&closed);
-                    let delivers = slot.feed.cursor().delivers_finds();
-                    if !seen.is_empty() || !closed.is_empty() {
+                    let closed = cursor.looked(&asked, &seen, complete);
+                    let delivers = cursor.delivers_finds();
+                    if !seen.is_empty() || closed {
                         slot.want_read |= !delivers;
                     }
                     if delivers {

@@ -46,8 +46,9 @@ impl State {
     /// Something was written.
     pub(super) fn wake(&mut self) {
         self.wake_pending.store(false, Ordering::Release);
+        let now = self.now();
         match &mut self.phase {
-            Phase::Active(active) => active.wake(),
+            Phase::Active(active) => active.woken(now),
             Phase::Quiet => {
                 info!(database = %self.arguments.database, "woken up");
                 self.open(self.epoch);

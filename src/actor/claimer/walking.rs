@@ -131,7 +131,11 @@ impl Active {
         now: u64,
     ) {
         match result {
-            Ok((sweep, commands)) => {
+            Ok((mut sweep, commands)) => {
+                let owned = &self.owned;
+                sweep
+                    .heads
+                    .retain(|head| owned.includes(head.ordering_key.as_deref(), head.seq));
                 let commanded: Vec<i64> = commands
                     .items
                     .iter()
@@ -212,6 +216,9 @@ impl Active {
             if !slot.feed.parked().has_room() {
                 // Full again, of earlier ones: the next walk begins when half of them have gone.
                 return;
+            }
+            if !self.owned.includes(due.ordering_key.as_deref(), due.seq) {
+                continue;
             }
             let key = OrderKey::of(due.ordering_key.as_ref(), due.seq);
             let pause = u64::try_from(due.due_in.as_millis()).unwrap_or(u64::MAX);

@@ -8,15 +8,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::store::{Told, Want, later, until};
+use super::store::{Held, Member, Told, Want, later, until};
 use super::{Commits, Memory};
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::settlement::{Facts, Mark, Settlement};
 use crate::source::{
     Backlog, Begun, BegunEvent, Command, Commands, Due, Head, Heartbeat, LeaseView, Listener,
-    Opened, Outcome, ReadBounds, Renewed, Retention, Row, Source, SourceError, Sweep, SweepMark,
-    Verdict, Writers,
+    Members, Opened, Outcome, ReadBounds, Renewed, Retention, Row, Source, SourceError, Sweep,
+    SweepMark, Verdict, Writers,
 };
 
 #[async_trait]
@@ -308,20 +308,63 @@ impl Source for Memory {
         Ok(commands)
     }
 
-    async fn acquire(&self, instance: Uuid, ttl: Duration) -> Result<Vec<Lease>, SourceError> {
+    async fn attend(&self, instance: Uuid, ttl: Duration, idle: bool) -> Result<(), SourceError> {
+        let until = later(self.now(), ttl);
+        self.store()
+            .members
+            .insert(instance, Member { until, idle });
+        Ok(())
+    }
+
+    async fn members(&self, instance: Uuid) -> Result<Members, SourceError> {
+        let (now, store) = (self.now(), self.store());
+        let members = || {
+            store
+                .members
+                .iter()
+                .filter(|(_, member)| member.until > now)
+        };
+        let others = || members().filter(|(other, _)| **other != instance);
+        let free = || store.leases.iter().filter(|held| held.is_free(now));
+        let since = free().map(|held| held.expires_at).min().unwrap_or(now);
+        Ok(Members {
+            count: members().count() as u32,
+            before: members().filter(|(other, _)| **other < instance).count() as u32,
+            busy: others().filter(|(_, member)| !member.idle).count() as u32,
+            free: free().count() as u16,
+            free_for: Duration::from_micros(u64::try_from(now.0 - since.0).unwrap_or(0)),
+        })
+    }
+
+    async fn acquire(
+        &self,
+        instance: Uuid,
+        ttl: Duration,
+        most: u16,
+    ) -> Result<Vec<Lease>, SourceError> {
         let (now, mut store) = (self.now(), self.store());
+        let own = |held: &Held| held.owner == Some(instance);
+        let mut wanted: Vec<usize> = (0..store.leases.len())
+            .filter(|shard| own(&store.leases[*shard]) || store.leases[*shard].is_free(now))
+            .collect();
+        wanted.sort_by_key(|shard| (!own(&store.leases[*shard]), *shard));
+        wanted.truncate(usize::from(most));
         let mut leases = Vec::new();
         for (shard, held) in store.leases.iter_mut().enumerate() {
-            let free = held.owner.is_none_or(|owner| owner == instance);
-            if free || held.expires_at <= now {
-                held.owner = Some(instance);
-                held.token += 1;
-                held.expires_at = later(now, ttl);
-                leases.push(Lease {
-                    shard: shard as u16,
-                    token: held.token,
-                });
+            if !wanted.contains(&shard) {
+                if own(held) {
+                    held.owner = None;
+                    held.expires_at = now;
+                }
+                continue;
             }
+            held.owner = Some(instance);
+            held.token += 1;
+            held.expires_at = later(now, ttl);
+            leases.push(Lease {
+                shard: shard as u16,
+                token: held.token,
+            });
         }
         Ok(leases)
     }
@@ -375,7 +418,9 @@ impl Source for Memory {
     }
 
     async fn goodbye(&self, instance: Uuid) -> Result<(), SourceError> {
-        self.store().instances.remove(&instance);
+        let mut store = self.store();
+        store.instances.remove(&instance);
+        store.members.remove(&instance);
         Ok(())
     }
 
@@ -422,6 +467,11 @@ impl Source for Memory {
     }
 
     async fn set_wake_mark(&self, _span: Duration) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn wake_instances(&self) -> Result<(), SourceError> {
+        self.notify();
         Ok(())
     }
 

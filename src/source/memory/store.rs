@@ -61,6 +61,13 @@ pub(super) struct Held {
     pub(super) expires_at: Timestamp,
 }
 
+impl Held {
+    /// Nobody owns it, or its lease is over.
+    pub(super) fn is_free(&self, now: Timestamp) -> bool {
+        self.owner.is_none() || self.expires_at <= now
+    }
+}
+
 /// What owners are told.
 #[derive(Debug)]
 pub(super) enum Told {
@@ -83,9 +90,18 @@ pub(super) struct Store {
     pub(super) published: Vec<History>,
     pub(super) discarded: Vec<Dead>,
     pub(super) leases: Vec<Held>,
+    /// Who wants a share of them.
+    pub(super) members: BTreeMap<Uuid, Member>,
     pub(super) instances: HashMap<Uuid, (Heartbeat, Timestamp)>,
     pub(super) commands: Vec<Told>,
     pub(super) pauses: BTreeMap<Target, Pause>,
+}
+
+/// An instance that wants a share of the shards.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) until: Timestamp,
+    pub(super) idle: bool,
 }
 
 impl Store {
@@ -107,6 +123,7 @@ impl Store {
             published: Vec::new(),
             discarded: Vec::new(),
             leases: vec![free; usize::from(shards)],
+            members: BTreeMap::new(),
             instances: HashMap::new(),
             commands: Vec::new(),
             pauses: BTreeMap::new(),

@@ -9,10 +9,11 @@ use super::Postgres;
 use super::open::incarnation;
 use super::value::micros;
 use crate::lease::Lease;
-use crate::source::{LeaseView, Renewed, SourceError};
+use crate::source::{LeaseView, Members, Renewed, SourceError};
 
 const ACQUIRING: &str = "taking leases";
 const RENEWING: &str = "renewing leases";
+const ATTENDING: &str = "telling who shares the shards";
 const RELEASING: &str = "releasing leases";
 const LISTING: &str = "listing leases";
 
@@ -21,10 +22,12 @@ impl Postgres {
         &self,
         instance: Uuid,
         ttl: Duration,
+        most: u16,
     ) -> Result<Vec<Lease>, SourceError> {
         let call = query(self.sql.lease_acquire.text())
             .bind(instance)
-            .bind(micros(ttl));
+            .bind(micros(ttl))
+            .bind(i32::from(most));
         let mut leases = Vec::new();
         for row in self.relay.rows(ACQUIRING, call).await? {
             leases.push(Lease {
@@ -33,7 +36,43 @@ impl Postgres {
             });
         }
         leases.sort_by_key(|lease| lease.shard);
+        let (shards, _) = columns(&leases);
+        let call = query(self.sql.lease_surplus.text())
+            .bind(instance)
+            .bind(shards);
+        self.relay.execute(RELEASING, call).await?;
         Ok(leases)
+    }
+
+    pub(super) async fn write_attendance(
+        &self,
+        instance: Uuid,
+        ttl: Duration,
+        idle: bool,
+    ) -> Result<(), SourceError> {
+        let call = query(self.sql.attend.text())
+            .bind(instance)
+            .bind(micros(ttl))
+            .bind(idle);
+        self.relay.execute(ATTENDING, call).await?;
+        Ok(())
+    }
+
+    pub(super) async fn read_members(&self, instance: Uuid) -> Result<Members, SourceError> {
+        let call = query(self.sql.members.text()).bind(instance);
+        let rows = self.relay.rows(ATTENDING, call).await?;
+        let count = |column| {
+            let number: i64 = self.only(ATTENDING, &rows, column)?;
+            Ok(u32::try_from(number).unwrap_or(u32::MAX))
+        };
+        let seconds: f64 = self.only(ATTENDING, &rows, 3)?;
+        Ok(Members {
+            count: count(0)?,
+            before: count(1)?,
+            busy: count(4)?,
+            free: u16::try_from(count(2)?).unwrap_or(u16::MAX),
+            free_for: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+        })
     }
 
     pub(super) async fn renew_leases(

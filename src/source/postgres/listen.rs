@@ -74,6 +74,12 @@ impl Postgres {
         self.relay.rows("setting the wake-up mark", call).await?;
         Ok(())
     }
+
+    pub(super) async fn notify_instances(&self) -> Result<(), SourceError> {
+        let call = query(self.sql.wake_instances.text());
+        self.relay.rows("waking other instances", call).await?;
+        Ok(())
+    }
 }
 
 struct Channel {

@@ -113,6 +113,7 @@ macro_rules! statements {
 }
 
 statements!(
+    attend,
     audit,
     backlog,
     begun,
@@ -138,6 +139,8 @@ statements!(
     lease_list,
     lease_release,
     lease_renew,
+    lease_surplus,
+    members,
     migration_version,
     open_check,
     open_place,
@@ -176,6 +179,7 @@ statements!(
     settle_receipts,
     settle_retries,
     waiting,
+    wake_instances,
     wake_mark,
     writers,
 );

@@ -11,8 +11,8 @@ use super::Sqlite;
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::{
-    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, ReadBounds,
-    Renewed, Retention, Row, Source, SourceError, Sweep, SweepMark, Writers,
+    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Members, Opened, Outcome,
+    ReadBounds, Renewed, Retention, Row, Source, SourceError, Sweep, SweepMark, Writers,
 };
 
 #[async_trait]
@@ -95,7 +95,26 @@ impl Source for Sqlite {
         self.read_commands(after).await
     }
 
-    async fn acquire(&self, instance: Uuid, ttl: Duration) -> Result<Vec<Lease>, SourceError> {
+    /// The file lock knows one owner.
+    async fn attend(
+        &self,
+        _instance: Uuid,
+        _ttl: Duration,
+        _idle: bool,
+    ) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn members(&self, _instance: Uuid) -> Result<Members, SourceError> {
+        Ok(Members::ONE)
+    }
+
+    async fn acquire(
+        &self,
+        instance: Uuid,
+        ttl: Duration,
+        _most: u16,
+    ) -> Result<Vec<Lease>, SourceError> {
         self.take_leases(instance, ttl).await
     }
 
@@ -133,6 +152,11 @@ impl Source for Sqlite {
 
     /// Writers do nothing for the wake-up here, so there is nothing to ask them.
     async fn set_wake_mark(&self, _span: Duration) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    /// They watch the file, in which every owner writes.
+    async fn wake_instances(&self) -> Result<(), SourceError> {
         Ok(())
     }
 

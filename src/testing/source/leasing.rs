@@ -14,6 +14,8 @@ pub(super) const CASES: &[Case] = list![
     a_renewal_tells_where_the_database_stands,
     a_token_that_lost_neither_renews_nor_releases,
     part_of_the_shards_can_be_given_back,
+    an_instance_takes_no_more_than_its_share_and_its_own_first,
+    members_are_those_who_said_so_lately,
     an_expired_lease_is_taken_over,
     leases_are_shown_with_their_owner,
     instances_show_and_leave,
@@ -22,7 +24,10 @@ pub(super) const CASES: &[Case] = list![
 const MINUTE: Duration = Duration::from_secs(60);
 
 async fn acquire(source: &dyn Source, instance: Uuid) -> Vec<Lease> {
-    let mut leases = source.acquire(instance, MINUTE).await.expect("acquire");
+    let mut leases = source
+        .acquire(instance, MINUTE, u16::MAX)
+        .await
+        .expect("acquire");
     leases.sort_by_key(|lease| lease.shard);
     leases
 }
@@ -140,6 +145,91 @@ async fn part_of_the_shards_can_be_given_back(outbox: &dyn Outbox) {
     assert_eq!(held, kept);
 }
 
+/// What is beyond the share is free for others at once.
+async fn an_instance_takes_no_more_than_its_share_and_its_own_first(outbox: &dyn Outbox) {
+    if !outbox.leases_expire() {
+        return;
+    }
+    let source = outbox.source();
+    let other = outbox.another().await;
+    other.open().await.expect("open");
+    let (first, second) = (Uuid::now_v7(), Uuid::now_v7());
+    let take = async |source: &dyn Source, instance, most| {
+        let taken = source.acquire(instance, MINUTE, most).await;
+        let shards = taken.expect("acquire").into_iter().map(|l| l.shard);
+        shards.collect::<BTreeSet<u16>>()
+    };
+    assert_eq!(take(&*source, first, SHARDS).await.len(), 16);
+    assert!(take(&*other, second, 10).await.is_empty(), "all are owned");
+    let mine = take(&*source, first, 6).await;
+    assert_eq!(mine.len(), 6);
+    let free = source.members(first).await.expect("members").free;
+    assert_eq!(free, 10, "the surplus is given up with the same call");
+    let theirs = take(&*other, second, 8).await;
+    assert_eq!(theirs.len(), 8);
+    assert!(mine.is_disjoint(&theirs));
+    assert!(take(&*source, first, 6).await.is_superset(&mine));
+    let all = take(&*source, first, SHARDS).await;
+    assert_eq!(all.len(), 8, "its own and what was free");
+    assert!(all.is_superset(&mine) && all.is_disjoint(&theirs));
+    other.close().await;
+}
+
+/// Who wants a share is known for as long as it said, by the database's clock, and decides nothing.
+async fn members_are_those_who_said_so_lately(outbox: &dyn Outbox) {
+    if !outbox.leases_expire() {
+        return;
+    }
+    let source = outbox.source();
+    let mut ids = [Uuid::now_v7(), Uuid::now_v7(), Uuid::now_v7()];
+    ids.sort_unstable();
+    let look = async |instance| source.members(instance).await.expect("members");
+    assert_eq!(look(ids[0]).await.count, 0);
+    for instance in ids {
+        source
+            .attend(instance, MINUTE, false)
+            .await
+            .expect("attend");
+    }
+    for (before, instance) in ids.into_iter().enumerate() {
+        let members = look(instance).await;
+        assert_eq!((members.count, members.before), (3, before as u32));
+        assert_eq!((members.free, members.busy), (SHARDS, 2));
+    }
+    source.attend(ids[2], MINUTE, true).await.expect("idle");
+    assert_eq!((look(ids[0]).await.busy, look(ids[2]).await.busy), (1, 2));
+    source
+        .attend(ids[1], Duration::ZERO, false)
+        .await
+        .expect("leave");
+    assert_eq!(
+        (look(ids[2]).await.count, look(ids[2]).await.before),
+        (2, 1)
+    );
+    source.goodbye(ids[2]).await.expect("goodbye");
+    assert_eq!(look(ids[0]).await.count, 1);
+
+    let (short, started) = (Duration::from_millis(300), tokio::time::Instant::now());
+    source.attend(ids[0], short, false).await.expect("attend");
+    while look(ids[1]).await.count > 0 {
+        assert!(started.elapsed() < PATIENCE, "it is forgotten");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(started.elapsed() > short / 2, "not before its time");
+
+    // How long a shard has been free, so that somebody takes what nobody comes for.
+    let leases = acquire(&*source, ids[0]).await;
+    assert_eq!(look(ids[0]).await.free, 0);
+    source.release(&leases[..3]).await.expect("release");
+    assert_eq!(look(ids[0]).await.free, 3);
+    let started = tokio::time::Instant::now();
+    while look(ids[0]).await.free_for < short {
+        assert!(started.elapsed() < PATIENCE, "it grows");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(look(ids[0]).await.free_for < Duration::from_secs(30));
+}
+
 /// Without renewals the lease runs out by the database's clock; the old owner then has nothing.
 async fn an_expired_lease_is_taken_over(outbox: &dyn Outbox) {
     if !outbox.leases_expire() {
@@ -149,7 +239,10 @@ async fn an_expired_lease_is_taken_over(outbox: &dyn Outbox) {
     let other = outbox.another().await;
     other.open().await.expect("open");
     let ttl = Duration::from_millis(400);
-    let old = source.acquire(Uuid::now_v7(), ttl).await.expect("acquire");
+    let old = source
+        .acquire(Uuid::now_v7(), ttl, u16::MAX)
+        .await
+        .expect("acquire");
     let (successor, started) = (Uuid::now_v7(), tokio::time::Instant::now());
     let new = loop {
         let new = acquire(&*other, successor).await;

@@ -57,6 +57,16 @@ impl Place {
         }
     }
 
+    /// With a single shard, so that one instance owns everything and the next one stands by.
+    pub async fn one_shard(self) -> Self {
+        self.database
+            .execute(
+                "update outbox.settings set shards = 1; delete from outbox.lease where shard > 0",
+            )
+            .await;
+        self
+    }
+
     /// A relay from this database to this broker.
     pub fn setup(&self) -> Setup {
         Setup::new(&self.database.url, self.nats.url())

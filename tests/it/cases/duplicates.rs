@@ -118,7 +118,7 @@ async fn c13_a_burst_of_due_rows_goes_out_once_each() {
 /// Ownership, not slowness, decides who may send: a lease is renewed while its owner waits for answers.
 #[tokio::test]
 async fn c14_a_second_instance_takes_nothing_that_the_first_is_still_sending() {
-    let place = Place::new().await;
+    let place = Place::new().await.one_shard().await;
     let slow = Proxy::to(place.nats.address()).await;
     let broker = format!("nats://{}", slow.address());
     let lease = |options: &mut outboxd::relay::Options| {
@@ -244,7 +244,10 @@ fn c17_a_publish_longer_than_the_lease_is_refused() {
 #[tokio::test]
 async fn c17_a_run_longer_than_the_lease_keeps_it() {
     // One event after the other.
-    let place = Place::with(|config| config.allow_batch_publish = false).await;
+    let place = Place::with(|config| config.allow_batch_publish = false)
+        .await
+        .one_shard()
+        .await;
     let slow = Proxy::to(place.nats.address()).await;
     let broker = format!("nats://{}", slow.address());
     let owner = place.setup().broker(broker).start().await;

@@ -68,11 +68,12 @@ fn routes() -> Routes {
 }
 
 /// One run: what it is made of follows from the seed.
+#[derive(Clone)]
 struct Run {
     seed: u64,
     source: MemorySource,
     sinks: Vec<MemorySink>,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
     guard: GapGuard,
 }
 
@@ -82,7 +83,7 @@ impl Run {
             seed,
             source: MemorySource::new("orders", 16),
             sinks: SINKS.iter().map(|_| MemorySink::new()).collect(),
-            metrics: Metrics::new().unwrap(),
+            metrics: Arc::new(Metrics::new().unwrap()),
             guard: match seed % 2 {
                 0 => GapGuard::Off,
                 _ => GapGuard::Hold,
@@ -118,9 +119,8 @@ impl Run {
 
     async fn go(&self, length: Duration) {
         let mut dice = Dice::new(self.seed, 0);
-        let faults: Vec<Faults> = (0..=u64::from(dice.chance(30)))
-            .map(|_| Faults::default())
-            .collect();
+        let instances = *dice.pick(&[1, 1, 1, 2, 2, 3, 4]).unwrap();
+        let faults: Vec<Faults> = (0..instances).map(|_| Faults::default()).collect();
         let world = Arc::new(World::new(&self.source, length));
         for (index, (name, sink)) in SINKS.iter().zip(&self.sinks).enumerate() {
             let bad = *dice.pick(&[0, 3, 10, 25]).unwrap();
@@ -153,6 +153,9 @@ impl Run {
                 Arc::clone(&relays),
             ));
         }
+        if dice.chance(40) {
+            tasks.spawn(self.clone().come_and_go(Arc::clone(&world), own(45)));
+        }
         if dice.chance(30) {
             tasks.spawn(world::steal(Arc::clone(&world), own(41)));
         }
@@ -164,7 +167,7 @@ impl Run {
             tasks.spawn(hand::pause(Arc::clone(&world), own(44)));
         }
         if dice.chance(50) {
-            tasks.spawn(hand::skip(Arc::clone(&world), own(45)));
+            tasks.spawn(hand::skip(Arc::clone(&world), own(46)));
         }
         for (index, sink) in self.sinks.iter().enumerate() {
             if dice.chance(40) {
@@ -181,6 +184,18 @@ impl Run {
         let relays = Arc::into_inner(relays).unwrap();
         for relay in relays {
             self.stopped(relay).await;
+        }
+    }
+
+    /// Further instances join, and leave or vanish.
+    async fn come_and_go(self, world: Arc<World>, mut dice: Dice) {
+        while !world.over() {
+            world::pass(dice.ms(400)).await;
+            let relay = self.relay(&mut dice, &Faults::default()).await;
+            world::pass(dice.ms(900)).await;
+            if dice.chance(50) {
+                self.stopped(relay).await;
+            }
         }
     }
 

@@ -215,7 +215,7 @@ async fn two_relays_in_one_process_do_not_meet() {
 
 #[tokio::test]
 async fn a_second_instance_stands_by_and_takes_over() {
-    let source = MemorySource::new("orders", 16);
+    let source = MemorySource::new("orders", 1);
     let sink = MemorySink::new();
     let (first, _) = start_over(&source, &sink, |_| {}).await;
     source.insert(&[row("k", 1)]).unwrap();

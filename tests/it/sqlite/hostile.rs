@@ -160,7 +160,7 @@ async fn a_sweep_over_hostile_keys_ends() {
 async fn hostile_rows_can_be_settled_and_set_aside() {
     let (outbox, source) = filled().await;
     let leases = source
-        .acquire(Uuid::now_v7(), Duration::from_secs(60))
+        .acquire(Uuid::now_v7(), Duration::from_secs(60), u16::MAX)
         .await
         .unwrap();
     let rows = source

@@ -25,7 +25,10 @@ async fn child_that_holds_the_lock() {
     let path = std::env::var_os(PATH).expect("run by its parent");
     let source = Sqlite::new(options(path.as_ref())).unwrap();
     source.open().await.unwrap();
-    let leases = source.acquire(Uuid::now_v7(), MINUTE).await.unwrap();
+    let leases = source
+        .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
+        .await
+        .unwrap();
     println!("held {}", leases.len());
     // Until it is killed, or its parent is gone.
     let _ = std::io::stdin().read(&mut [0]);
@@ -52,11 +55,17 @@ async fn a_killed_process_loses_the_lock() {
         .map_while(Result::ok)
         .find(|line| line.contains("held "));
     assert!(held.unwrap().ends_with("held 16"));
-    let before = source.acquire(Uuid::now_v7(), MINUTE).await.unwrap();
+    let before = source
+        .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
+        .await
+        .unwrap();
     assert!(before.is_empty(), "another process is active");
     child.kill().unwrap();
     child.wait().unwrap();
-    let leases = source.acquire(Uuid::now_v7(), MINUTE).await.unwrap();
+    let leases = source
+        .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
+        .await
+        .unwrap();
     assert_eq!(leases.len(), 16, "at once, whatever the lease rows say");
     assert!(
         leases.iter().all(|lease| lease.token == 2),
@@ -69,24 +78,32 @@ async fn closing_frees_the_lock() {
     let outbox = SqliteOutbox::new().await;
     let (source, other) = (outbox.source(), outbox.another().await);
     assert_eq!(
-        source.acquire(Uuid::now_v7(), MINUTE).await.unwrap().len(),
+        source
+            .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
+            .await
+            .unwrap()
+            .len(),
         16
     );
     assert!(
         other
-            .acquire(Uuid::now_v7(), MINUTE)
+            .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
             .await
             .unwrap()
             .is_empty()
     );
     source.close().await;
     assert_eq!(
-        other.acquire(Uuid::now_v7(), MINUTE).await.unwrap().len(),
+        other
+            .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
+            .await
+            .unwrap()
+            .len(),
         16
     );
     assert!(
         source
-            .acquire(Uuid::now_v7(), MINUTE)
+            .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
             .await
             .unwrap()
             .is_empty(),
@@ -99,16 +116,23 @@ async fn closing_frees_the_lock() {
 async fn a_removed_lock_file_ends_ownership() {
     let outbox = SqliteOutbox::new().await;
     let (source, other) = (outbox.source(), outbox.another().await);
-    let leases = source.acquire(Uuid::now_v7(), MINUTE).await.unwrap();
+    let leases = source
+        .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
+        .await
+        .unwrap();
     std::fs::remove_file(outbox.path().with_extension("db.outboxd-lock")).unwrap();
     assert!(source.renew(&leases, MINUTE).await.unwrap().held.is_empty());
     assert_eq!(
-        other.acquire(Uuid::now_v7(), MINUTE).await.unwrap().len(),
+        other
+            .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
+            .await
+            .unwrap()
+            .len(),
         16
     );
     assert!(
         source
-            .acquire(Uuid::now_v7(), MINUTE)
+            .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
             .await
             .unwrap()
             .is_empty()
@@ -126,7 +150,10 @@ async fn a_writer_that_does_not_commit_is_an_outage_that_ends() {
     })
     .unwrap();
     source.open().await.unwrap();
-    let leases = source.acquire(Uuid::now_v7(), MINUTE).await.unwrap();
+    let leases = source
+        .acquire(Uuid::now_v7(), MINUTE, u16::MAX)
+        .await
+        .unwrap();
     let mut application = outbox.application().await;
     let transaction = application.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let started = Instant::now();
@@ -203,12 +230,12 @@ async fn abandoned_calls_hold_nothing() {
     let source = outbox.source();
     for micros in (0..2_000).step_by(50) {
         let span = Duration::from_micros(micros);
-        let _ = tokio::time::timeout(span, source.acquire(Uuid::nil(), MINUTE)).await;
+        let _ = tokio::time::timeout(span, source.acquire(Uuid::nil(), MINUTE, u16::MAX)).await;
         let beat = source.goodbye(Uuid::nil());
         let _ = tokio::time::timeout(span, beat).await;
     }
     outbox.insert(&[NewRow::json("a", "1")]).await;
-    let leases = source.acquire(Uuid::nil(), MINUTE).await.unwrap();
+    let leases = source.acquire(Uuid::nil(), MINUTE, u16::MAX).await.unwrap();
     assert_eq!(leases.len(), 16);
     let other = Sqlite::new(options(&outbox.path())).unwrap();
     other.publish(&[]).await.unwrap();

@@ -30,7 +30,7 @@ async fn measure_settling() {
         started.elapsed().as_micros() as f64 / 20_000.0
     );
     let leases = source
-        .acquire(uuid::Uuid::now_v7(), Duration::from_secs(60))
+        .acquire(uuid::Uuid::now_v7(), Duration::from_secs(60), u16::MAX)
         .await
         .unwrap();
     let (mut reading, mut settling) = (0.0, 0.0);

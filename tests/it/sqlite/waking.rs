@@ -23,7 +23,7 @@ async fn own_writes_do_not_wake() {
     for _ in 0..5 {
         source.goodbye(Uuid::nil()).await.unwrap();
         let minute = Duration::from_secs(60);
-        let leases = source.acquire(Uuid::nil(), minute).await.unwrap();
+        let leases = source.acquire(Uuid::nil(), minute, u16::MAX).await.unwrap();
         source.renew(&leases, minute).await.unwrap();
         assert!(silent(&mut *listener, Duration::from_millis(100)).await);
     }

@@ -39,8 +39,8 @@ impl Feed {
     pub fn on_late(&mut self, pairs: &[(i64, Option<Arc<str>>)], now: u64) -> Vec<i64> {
         let mut news = Vec::new();
         for (seq, key) in pairs {
-            self.cursor.gaps_mut().fill(*seq);
-            if self.is_known(*seq) {
+            self.cursor.fill(*seq);
+            if self.is_known(*seq) || !self.owns(key.as_ref(), *seq) {
                 continue;
             }
             let Some(key) = key else {
@@ -156,7 +156,7 @@ impl Feed {
                 self.hurry(row, now, &mut out);
                 continue;
             }
-            self.cursor.gaps_mut().fill(seq);
+            self.cursor.fill(seq);
             let Some(route) = self.wanted(&row) else {
                 continue;
             };

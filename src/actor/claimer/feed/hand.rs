@@ -16,7 +16,8 @@ impl Feed {
     }
 
     pub(super) fn wanted(&self, row: &Row) -> Option<Arc<Route>> {
-        if row.done || self.is_known(row.seq) {
+        let owned = self.owns(row.ordering_key.as_ref(), row.seq);
+        if row.done || !owned || self.is_known(row.seq) {
             return None;
         }
         self.routes.to_sink(&row.kind, &self.sink).cloned()

@@ -1,10 +1,18 @@
--- Takes every shard that is free, expired or this instance's own, each under a fresh token. One statement and
--- the database's clock alone; a row that another takes meanwhile is looked at again after its lock and left.
+-- Takes at most $3 shards that are this instance's own, free or expired, in this order, each under a fresh token. One
+-- statement and the database's clock alone; a row that another takes meanwhile is looked at again after its lock and left.
 -- Rows are locked in shard order. Served by lease_pkey.
-with free as materialized (
+with open as materialized (
   select l.shard
   from {schema}.lease as l
   where l.owner is null or l.owner = $1 or l.expires_at is null or l.expires_at <= clock_timestamp()
+  order by l.owner is not distinct from $1 desc, l.shard
+  limit $3
+),
+free as materialized (
+  select l.shard
+  from {schema}.lease as l
+  where l.shard in (select o.shard from open as o)
+    and (l.owner is null or l.owner = $1 or l.expires_at is null or l.expires_at <= clock_timestamp())
   order by l.shard
   for update of l
 )

@@ -191,7 +191,7 @@ pub async fn steal(world: Arc<World>, mut dice: Dice) {
             .collect();
         world.source.release(&held).await.unwrap();
         let ttl = Duration::from_secs(60);
-        let leases = world.source.acquire(thief, ttl).await.unwrap();
+        let leases = world.source.acquire(thief, ttl, u16::MAX).await.unwrap();
         pass(dice.ms(300)).await;
         world.source.release(&leases).await.unwrap();
     }
