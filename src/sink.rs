@@ -166,6 +166,9 @@ pub enum PublishErrorKind {
     /// It was sent and no answer came: stored or not, nobody knows. Nothing is charged; it is sent again soon with the
     /// same id.
     Unknown,
+    /// The sink's code panicked over this event. Nothing is charged; the third time in a row it is discarded as
+    /// `crashed`.
+    Panicked,
     /// It was not sent, and never will be: in a batch, because one before it was not stored. Nothing is charged.
     Behind,
 }
@@ -221,6 +224,14 @@ impl PublishError {
     pub fn retryable(message: impl Into<String>) -> Self {
         Self {
             kind: PublishErrorKind::Retryable,
+            message: message.into(),
+        }
+    }
+
+    /// The sink's code panicked.
+    pub fn panicked(message: impl Into<String>) -> Self {
+        Self {
+            kind: PublishErrorKind::Panicked,
             message: message.into(),
         }
     }

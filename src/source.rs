@@ -19,6 +19,7 @@ pub use outcome::{DiscardReason, Outcome, Verdict};
 pub use pause::{Pause, Target};
 pub use row::{Body, Row};
 pub use share::{Begun, BegunEvent, Share};
+pub use suspects::{InHand, Suspects};
 
 pub mod admin;
 pub mod memory;
@@ -31,6 +32,7 @@ mod settlement;
 pub mod share;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod suspects;
 pub mod waiting;
 
 /// A database that holds an outbox.
@@ -144,6 +146,20 @@ pub trait Source: Send + Sync + 'static {
     /// Gives shards back at once. Tokens that no longer hold are ignored.
     async fn release(&self, leases: &[Lease]) -> Result<(), SourceError>;
 
+    /// Says that an incarnation of this instance ended without giving its shards back: they are free, and were left by a
+    /// death.
+    async fn bury(&self, instance: Uuid) -> Result<(), SourceError>;
+
+    /// Of these shards, those whose last owners died. A clean end counts for nothing, and neither does a lease that its own
+    /// instance takes again.
+    async fn suspects(&self, leases: &[Lease]) -> Result<Vec<Suspects>, SourceError>;
+
+    /// Notes what is in hand of these shards, in place of what was noted, and whether it is one event alone.
+    async fn note(&self, in_hand: &[InHand], alone: bool) -> Result<(), SourceError>;
+
+    /// Forgets the deaths, and what is noted.
+    async fn acquit(&self, leases: &[Lease]) -> Result<(), SourceError>;
+
     /// Every shard with its owner, for status.
     async fn leases(&self) -> Result<Vec<LeaseView>, SourceError>;
 
@@ -220,7 +236,7 @@ pub struct Opened {
 pub struct Members {
     /// How many instances.
     pub count: u32,
-    /// How many of them come before this one, in an order that all agree on.
+    /// How many of them were there before this one: whoever joins makes as few shards move as can be.
     pub before: u32,
     /// How many others are not idle.
     pub busy: u32,

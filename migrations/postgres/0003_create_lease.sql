@@ -15,9 +15,12 @@ create table {schema}.lease (
   token bigint not null default 0,
   expires_at timestamptz,
   acquired_at timestamptz,
-  -- Unclean deaths in a row, and the seq that was in hand when the shard runs one event at a time.
+  -- What a careful owner has in hand, and whether that is one event alone; for whoever takes over, should it die.
+  in_hand bigint[] not null default '{}',
+  alone boolean not null default false,
+  -- Owners that died in a row: the first with anything in hand, the second with these, the third with one of them alone.
   deaths integer not null default 0,
-  mark bigint
+  suspects bigint[] not null default '{}'
 ) with (fillfactor = 50);
 insert into {schema}.lease (shard) select n from generate_series(0, {shards} - 1) as n;
 

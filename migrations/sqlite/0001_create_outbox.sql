@@ -137,9 +137,12 @@ CREATE TABLE outbox_lease (
     owner TEXT,
     token INTEGER NOT NULL DEFAULT 0,
     expires_at TEXT NOT NULL DEFAULT '1970-01-01T00:00:00.000Z',
-    -- The seq in hand, and unclean ends in a row, of a shard that runs one event at a time.
-    suspect_seq INTEGER,
-    unclean_ends INTEGER NOT NULL DEFAULT 0
+    -- What a careful owner has in hand (seqs), and whether that is one event alone; for whoever takes over, should it die.
+    in_hand TEXT NOT NULL DEFAULT '[]',
+    alone INTEGER NOT NULL DEFAULT 0,
+    -- Owners that died in a row: the first with anything in hand, the second with these, the third with one of them alone.
+    deaths INTEGER NOT NULL DEFAULT 0,
+    suspects TEXT NOT NULL DEFAULT '[]'
 );
 
 -- Signs of life.

@@ -41,6 +41,7 @@ use crate::telemetry::Telemetry;
 pub mod active;
 pub mod budget;
 pub mod cancelling;
+pub mod care;
 pub mod cursor;
 pub mod draining;
 pub mod feed;
@@ -140,6 +141,8 @@ pub struct State {
     drains: u64,
     /// Leases that are still this instance's while it opens again for another share.
     kept: Vec<Lease>,
+    /// An opening has freed what an earlier incarnation had.
+    buried: bool,
     /// What the next opening is for.
     aim: sharing::Aim,
     _place: Place,
@@ -191,6 +194,7 @@ impl ClaimerActor {
             departure: None,
             drains: 0,
             kept: Vec::new(),
+            buried: false,
             aim: sharing::Aim::default(),
         };
         state.flush_and_open();

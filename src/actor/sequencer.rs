@@ -23,7 +23,7 @@ use self::decide::{Context, Decision, Reply, decide};
 use self::failure::Failure;
 use self::run::{Next, Order, Run};
 use super::claimer;
-use super::claimer::feed::action::Work;
+use super::claimer::feed::action::{Aside, Work};
 use super::claimer::keys::Strikes;
 use super::handle::Task;
 use super::publisher::chain::Chain;
@@ -31,7 +31,6 @@ use super::restart::Role;
 use super::tree::Place;
 use crate::lease::fnv1a64;
 use crate::retry::jitter;
-use crate::source::DiscardReason;
 
 pub use context::FeedContext;
 
@@ -248,21 +247,15 @@ impl State {
         (self.offered, self.heard) = (0, 0);
     }
 
-    /// Offers an event, or sets it aside if an operator said so.
+    /// Offers an event, or sets it aside if it is not to be sent.
     fn start(&mut self, mut next: Next, pause: Option<Duration>) {
-        let Some(words) = next.work.skip.take() else {
+        let Some(Aside { reason, words }) = next.work.skip.take() else {
             return self.offer(next, pause);
         };
         let work = next.work;
         self.run.answered(work.event.seq);
         let attempts = work.attempts;
-        self.discard(
-            &work,
-            DiscardReason::Operator,
-            None,
-            attempts,
-            words.as_ref().to_owned(),
-        );
+        self.discard(&work, reason, None, attempts, words.as_ref().to_owned());
     }
 
     fn answered(&mut self, seq: i64, reply: Reply) {
@@ -278,6 +271,7 @@ impl State {
             attempts: work.attempts,
             strikes: work.strikes.count,
             full: work.strikes.full,
+            panics: work.strikes.panics,
             others_succeed: successes > work.strikes.successes,
             jitter: jitter(work.event.id, work.attempts),
         };

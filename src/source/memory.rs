@@ -13,6 +13,7 @@ use crate::event::Timestamp;
 use crate::testing::source::{Inserted, Kept, NewRow};
 
 mod admin;
+mod lease;
 mod operate;
 mod source;
 mod store;

@@ -23,9 +23,9 @@ use super::admin::{
 };
 use super::waiting::{KeyEvent, KeyName, Pick, Waiting};
 use super::{
-    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Members, Opened, Outcome, Pause,
-    PublishedKeep, ReadBounds, Renewed, Retention, Row, Source, SourceError, SourceErrorKind,
-    Sweep, SweepMark, Target, Writers,
+    Backlog, Begun, Commands, Due, Heartbeat, InHand, LeaseView, Listener, Members, Opened,
+    Outcome, Pause, PublishedKeep, ReadBounds, Renewed, Retention, Row, Source, SourceError,
+    SourceErrorKind, Suspects, Sweep, SweepMark, Target, Writers,
 };
 use crate::event::Timestamp;
 use crate::lease::Lease;
@@ -46,6 +46,7 @@ mod pool;
 mod read;
 mod settle;
 mod statements;
+mod suspects;
 mod sweep;
 mod tls;
 mod value;
@@ -327,6 +328,22 @@ impl Source for Postgres {
 
     async fn release(&self, leases: &[Lease]) -> Result<(), SourceError> {
         self.release_leases(leases).await
+    }
+
+    async fn bury(&self, instance: Uuid) -> Result<(), SourceError> {
+        self.bury_leases(instance).await
+    }
+
+    async fn suspects(&self, leases: &[Lease]) -> Result<Vec<Suspects>, SourceError> {
+        self.read_suspects(leases).await
+    }
+
+    async fn note(&self, in_hand: &[InHand], alone: bool) -> Result<(), SourceError> {
+        self.note_in_hand(in_hand, alone).await
+    }
+
+    async fn acquit(&self, leases: &[Lease]) -> Result<(), SourceError> {
+        self.acquit_leases(leases).await
     }
 
     async fn leases(&self) -> Result<Vec<LeaseView>, SourceError> {

@@ -11,9 +11,9 @@ use uuid::Uuid;
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::{
-    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Members, Opened, Outcome,
-    ReadBounds, Renewed, Retention, Row, Source, SourceError, SourceErrorKind, Sweep, SweepMark,
-    Writers,
+    Backlog, Begun, Commands, Due, Heartbeat, InHand, LeaseView, Listener, Members, Opened,
+    Outcome, ReadBounds, Renewed, Retention, Row, Source, SourceError, SourceErrorKind, Suspects,
+    Sweep, SweepMark, Writers,
 };
 
 /// A call of [`Source`], for hooks and counts.
@@ -38,6 +38,10 @@ pub enum Op {
     Acquire,
     Renew,
     Release,
+    Bury,
+    Suspects,
+    Note,
+    Acquit,
     Leases,
     Heartbeat,
     Goodbye,
@@ -325,6 +329,26 @@ impl Source for FaultySource {
     async fn release(&self, leases: &[Lease]) -> Result<(), SourceError> {
         let call = self.inner.release(leases);
         self.faults.around(Op::Release, call).await
+    }
+
+    async fn bury(&self, instance: Uuid) -> Result<(), SourceError> {
+        let call = self.inner.bury(instance);
+        self.faults.around(Op::Bury, call).await
+    }
+
+    async fn suspects(&self, leases: &[Lease]) -> Result<Vec<Suspects>, SourceError> {
+        let call = self.inner.suspects(leases);
+        self.faults.around(Op::Suspects, call).await
+    }
+
+    async fn note(&self, in_hand: &[InHand], alone: bool) -> Result<(), SourceError> {
+        let call = self.inner.note(in_hand, alone);
+        self.faults.around(Op::Note, call).await
+    }
+
+    async fn acquit(&self, leases: &[Lease]) -> Result<(), SourceError> {
+        let call = self.inner.acquit(leases);
+        self.faults.around(Op::Acquit, call).await
     }
 
     async fn leases(&self) -> Result<Vec<LeaseView>, SourceError> {

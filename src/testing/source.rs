@@ -27,6 +27,7 @@ use crate::source::admin::Admin;
 use crate::source::{Outcome, ReadBounds, Row, Source, Verdict};
 
 mod deciding;
+mod dying;
 mod holding;
 mod leasing;
 mod operating;
@@ -199,6 +200,7 @@ pub fn cases() -> Vec<Case> {
         deciding::CASES,
         holding::CASES,
         leasing::CASES,
+        dying::CASES,
         operating::CASES,
         waking::CASES,
     ]

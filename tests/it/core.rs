@@ -2,6 +2,7 @@
 
 mod bench;
 pub mod chaos;
+mod crash;
 mod failures;
 mod lanes;
 mod life;

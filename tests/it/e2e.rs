@@ -12,5 +12,6 @@ mod operate;
 mod poison;
 mod process;
 mod quiet;
+mod sharing;
 mod supervision;
 mod writers;

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::cancelling::Cancelling;
+use super::care::{Care, condemned};
 use super::feed::action::{Action, Origin};
 use super::feed::{Feed, Limits};
 use super::hands::Hands;
@@ -29,6 +30,8 @@ const LINGER: u64 = 200;
 const MAX_SEQUENCERS: usize = 4_096;
 /// How often idle sequencers are looked for and figures are shown, milliseconds.
 const HOUSEKEEPING: u64 = 100;
+/// How often one that works with care looks whether anything has ended, milliseconds.
+const CAREFUL: u64 = 10;
 /// First and longest pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -66,6 +69,8 @@ pub struct Active {
     /// The last renewal succeeded.
     renewable: bool,
     pub(super) last_activity: u64,
+    /// Owners died before this one.
+    pub(super) care: Option<Care>,
     /// Another instance has something to do: whoever sleeps could not take over from it.
     pub(super) others_busy: bool,
     housekeeping_at: u64,
@@ -205,12 +210,18 @@ impl Active {
             renewable: true,
             last_activity: now,
             others_busy: start.members.busy > 0,
+            care: Care::after(&start.suspects),
             housekeeping_at: 0,
             tick_at: None,
             history: History::new(&start.renewed),
         };
+        let feeds = active.slots.len();
         for slot in &mut active.slots {
             slot.feed.own(active.owned.clone());
+            slot.feed.condemn(condemned(&start.suspects));
+            if let Some(care) = &active.care {
+                slot.feed.limit(care.budget(feeds));
+            }
         }
         active.pause(start.pauses.clone(), start.commands, now);
         active
@@ -260,7 +271,8 @@ impl Active {
             if !held {
                 self.slots[index].feed.on_time(now);
             }
-            if !resting && !held {
+            let lets = self.care.as_ref().is_none_or(|care| care.lets(index));
+            if !resting && !held && lets {
                 self.catch_up(index);
                 self.read(index);
                 self.fetch(index);
@@ -268,6 +280,7 @@ impl Active {
                 self.sweep_on(index);
             }
         }
+        self.pass_turn(now);
         if !resting {
             self.look();
             self.mark(now);
@@ -373,6 +386,9 @@ impl Active {
         if self.not_before > now {
             // After a failure there is something to do again.
             next = next.min(self.not_before);
+        }
+        if self.care.is_some() {
+            next = next.min(now + CAREFUL);
         }
         if self.want_commands && !self.commanding {
             next = next.min(self.commands_at + COMMANDS).max(self.not_before);

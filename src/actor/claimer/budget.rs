@@ -8,6 +8,8 @@ const WORTH: usize = 8;
 pub struct Budget {
     max_events: usize,
     max_bytes: usize,
+    /// Fewer events for a while.
+    limit: usize,
     events: usize,
     bytes: usize,
     /// Events that reads under way may bring.
@@ -22,6 +24,7 @@ impl Budget {
         Self {
             max_events: max_events.max(1),
             max_bytes: max_bytes.max(1),
+            limit: usize::MAX,
             events: 0,
             bytes: 0,
             reserved: 0,
@@ -37,13 +40,22 @@ impl Budget {
         let free_bytes = self
             .max_bytes
             .saturating_sub(self.bytes + self.reserved * self.typical);
-        let free = self.fits(self.max_events.saturating_sub(taken), free_bytes, batch);
-        let whole = self.fits(self.max_events, self.max_bytes, batch);
+        let free = self.fits(self.most().saturating_sub(taken), free_bytes, batch);
+        let whole = self.fits(self.most(), self.max_bytes, batch);
         if free * WORTH >= whole || (taken == 0 && free > 0) {
             free
         } else {
             0
         }
+    }
+
+    /// Most events for now.
+    pub fn limit(&mut self, events: usize) {
+        self.limit = events.max(1);
+    }
+
+    fn most(&self) -> usize {
+        self.max_events.min(self.limit)
     }
 
     fn fits(&self, events: usize, bytes: usize, batch: usize) -> usize {
@@ -66,7 +78,7 @@ impl Budget {
     /// Is there room for one more event? The last one may go over the bytes, so that an event larger than the
     /// bound passes alone.
     pub fn has_room(&self) -> bool {
-        self.events < self.max_events && self.bytes < self.max_bytes
+        self.events < self.most() && self.bytes < self.max_bytes
     }
 
     /// Takes an event in.
@@ -84,7 +96,7 @@ impl Budget {
 
     /// The share that one key may hold: a sixteenth, at least one.
     pub fn key_share(&self) -> usize {
-        (self.max_events / 16).max(1)
+        (self.most() / 16).max(1)
     }
 }
 

@@ -82,6 +82,10 @@ pub struct Feed {
     repeat_below: i64,
     /// Whose rows concern it; the others are another instance's.
     owned: Owned,
+    /// They killed whoever handled them, and are set aside instead of sent.
+    condemned: HashSet<i64>,
+    /// How often whoever handled an event ended unexpectedly.
+    falls: HashMap<i64, u32>,
     unrouted: Unrouted,
     holds: Holds,
     /// Keys that wait for an operator's word, at most `max_held_back` of them.
@@ -121,6 +125,8 @@ impl Feed {
             high: HashMap::new(),
             repeat_below,
             owned: Owned::all(),
+            condemned: HashSet::new(),
+            falls: HashMap::new(),
             unrouted: Unrouted::default(),
             holds: Holds::default(),
             held_back: HashSet::new(),
@@ -138,6 +144,21 @@ impl Feed {
     /// one sequence.
     pub fn own(&mut self, owned: Owned) {
         self.owned = owned;
+    }
+
+    /// Sets these aside when their turn comes.
+    pub fn condemn(&mut self, seqs: impl Iterator<Item = i64>) {
+        self.condemned.extend(seqs);
+    }
+
+    /// Most events in hand, however many the budget has.
+    pub fn limit(&mut self, events: usize) {
+        self.budget.limit(events);
+    }
+
+    /// The key of an event that is handed over and not settled.
+    pub fn key_of(&self, seq: i64) -> Option<Option<Arc<str>>> {
+        self.outstanding.get(&seq).map(|(key, _)| key.clone())
     }
 
     fn owns(&self, key: Option<&Arc<str>>, seq: i64) -> bool {

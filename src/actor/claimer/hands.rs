@@ -147,6 +147,12 @@ impl State {
         };
         active.drive(now);
         let actions = std::mem::take(&mut active.actions);
+        if !self.note(&actions).await {
+            return;
+        }
+        let Phase::Active(active) = &mut self.phase else {
+            return;
+        };
         for (index, action) in actions {
             match action {
                 Action::Fetch(seqs) => {

@@ -46,6 +46,8 @@ pub struct Strikes {
     pub count: u32,
     /// How often in a row the sink had no room.
     pub full: u32,
+    /// How often in a row the sink's code panicked over it.
+    pub panics: u32,
     /// What the sink had taken of others when the last one happened: more by the next one means that others
     /// succeed.
     pub successes: u64,
@@ -54,7 +56,7 @@ pub struct Strikes {
 impl Strikes {
     /// Has it failed at all?
     pub fn any(&self) -> bool {
-        self.count > 0 || self.full > 0
+        self.count > 0 || self.full > 0 || self.panics > 0
     }
 }
 
@@ -77,6 +79,8 @@ pub struct KeyState {
     pub late: Option<i64>,
     /// Its sequencer was told to send nothing more: nothing goes to it until all of it is back.
     pub halted: bool,
+    /// Its sequencer died: up to here one event at a time.
+    pub careful_to: Option<i64>,
     /// When `held` became zero, milliseconds.
     pub idle_since: u64,
     window_start: u64,
@@ -131,6 +135,7 @@ impl KeyState {
             certain: false,
             late: None,
             halted: false,
+            careful_to: None,
             idle_since: now,
             window_start: now,
             window_count: 0,
@@ -140,7 +145,10 @@ impl KeyState {
 
     /// How much this key may hold: its `share` of the budget, or what it settled in a recent 100 ms if that is more.
     pub fn cap(&self, share: usize) -> usize {
-        share.max(self.window_count).max(self.last_window)
+        match self.careful_to {
+            Some(_) => 1,
+            None => share.max(self.window_count).max(self.last_window),
+        }
     }
 
     /// Takes in an event handed over.

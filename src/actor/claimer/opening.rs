@@ -15,7 +15,9 @@ use crate::actor::handle::{Task, guarded};
 use crate::actor::keeper;
 use crate::lease::{Deadline, Lease, Ownership};
 use crate::retry::{back_off, jitter};
-use crate::source::{Members, Opened, Pause, Renewed, Source, SourceError, SourceErrorKind};
+use crate::source::{
+    Members, Opened, Pause, Renewed, Source, SourceError, SourceErrorKind, Suspects,
+};
 use crate::status::{DatabaseState, HeldLease};
 
 /// First and longest pause after a failure: at most one attempt a second in an outage.
@@ -37,6 +39,8 @@ pub struct Start {
     pub leases: Vec<Lease>,
     /// Who else wants one.
     pub members: Members,
+    /// What is known of owners that died before.
+    pub suspects: Vec<Suspects>,
     /// How long they are trusted.
     pub deadline: Deadline,
     /// Commands up to here are older than this incarnation.
@@ -114,9 +118,10 @@ impl State {
         let myself = self.myself.clone();
         let aim = std::mem::take(&mut self.aim);
         let stands_by = matches!(self.phase, Phase::Standby);
+        let first = !std::mem::replace(&mut self.buried, true);
         self.tasks.clear();
         self.tasks.push(Task::spawn(async move {
-            let result = guarded(start(&*source, instance, ttl, aim, stands_by)).await;
+            let result = guarded(start(&*source, instance, ttl, aim, stands_by, first)).await;
             let _ = myself.cast(Message::Opened(epoch, result));
         }));
     }
@@ -199,6 +204,7 @@ impl State {
             instances = start.members.count,
             "database is relayed by this instance"
         );
+        self.tell_deaths(&start.suspects);
         self.show(DatabaseState::Active, None);
         self.arguments.board.database(&database, |shown| {
             shown.leases = start
@@ -412,8 +418,13 @@ async fn start(
     ttl: Duration,
     aim: Aim,
     stands_by: bool,
+    first: bool,
 ) -> Result<Option<Box<Start>>, SourceError> {
     let opened = source.open().await?;
+    if first {
+        // What this instance has already is an earlier incarnation's, which cannot give it back any more.
+        source.bury(instance).await?;
+    }
     source.attend(instance, ttl, stands_by).await?;
     let members = source.members(instance).await?;
     let most = match aim {
@@ -429,6 +440,7 @@ async fn start(
         // Whoever sleeps could not take over from this one.
         source.wake_instances().await?;
     }
+    let suspects = source.suspects(&leases).await?;
     let commands = source.commands(None).await?;
     let watch_gaps = source.writers().await?.is_some();
     let renewed = source.renew(&leases, ttl).await?;
@@ -436,6 +448,7 @@ async fn start(
         opened,
         leases,
         members,
+        suspects,
         deadline: sent.trusting(ttl),
         commands: commands.mark,
         pauses: commands.pauses.unwrap_or_default(),

@@ -139,6 +139,8 @@ fn sign_of(kind: &PublishErrorKind) -> Sign {
             connection_lost: false,
         },
         PublishErrorKind::Unknown | PublishErrorKind::Behind => Sign::Silence,
-        PublishErrorKind::Retryable | PublishErrorKind::Rejected { .. } => Sign::Alive,
+        PublishErrorKind::Retryable
+        | PublishErrorKind::Panicked
+        | PublishErrorKind::Rejected { .. } => Sign::Alive,
     }
 }

@@ -57,7 +57,7 @@ impl Shared {
         let publish = AssertUnwindSafe(session.publish(&hand_over.delivery, limit)).catch_unwind();
         let result = match tokio::time::timeout(limit + OVERTIME, publish).await {
             Ok(Ok(result)) => result,
-            Ok(Err(panic)) => Err(PublishError::retryable(format!(
+            Ok(Err(panic)) => Err(PublishError::panicked(format!(
                 "the sink panicked: {}",
                 panic_text(&*panic)
             ))),

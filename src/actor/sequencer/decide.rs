@@ -15,6 +15,8 @@ const UNCHARGED_MAX: Duration = Duration::from_secs(15);
 /// A lost answer is asked for again soon, inside the destination's dedupe window.
 const UNKNOWN_BASE: Duration = Duration::from_millis(100);
 const UNKNOWN_MAX: Duration = Duration::from_secs(5);
+/// An event over which the sink's code panics so often in a row is set aside.
+const PANICS: u32 = 3;
 
 /// Longest pause after a lost answer, at the widest jitter.
 pub const UNKNOWN_PAUSE: Duration = Duration::from_millis(6_250);
@@ -53,6 +55,8 @@ pub enum Decision {
         strikes: u32,
         /// How often in a row the sink had no room.
         full: u32,
+        /// How often in a row the sink's code panicked.
+        panics: u32,
         /// It may have been stored.
         repeat: bool,
         /// What happened.
@@ -105,6 +109,8 @@ pub struct Context<'a> {
     pub strikes: u32,
     /// How often in a row the sink had no room.
     pub full: u32,
+    /// How often in a row the sink's code panicked so far.
+    pub panics: u32,
     /// Others succeeded at this sink since the event was handed over.
     pub others_succeed: bool,
     /// 0.0 to 1.0.
@@ -133,6 +139,7 @@ pub fn decide(reply: Reply, context: &Context<'_>) -> Decision {
                 pause: back_off(UNCHARGED_BASE, UNCHARGED_MAX, full, context.jitter),
                 strikes: context.strikes,
                 full,
+                panics: 0,
                 repeat: false,
                 error: error.message,
             }
@@ -140,6 +147,7 @@ pub fn decide(reply: Reply, context: &Context<'_>) -> Decision {
         PublishErrorKind::Unknown => {
             uncharged(error.message, true, context, UNKNOWN_BASE, UNKNOWN_MAX)
         }
+        PublishErrorKind::Panicked => panicked(error.message, context),
         PublishErrorKind::Behind => offer(false, false),
         PublishErrorKind::Retryable => charged(error.message, false, context),
         PublishErrorKind::Rejected { code } => Decision::Discard {
@@ -170,7 +178,32 @@ fn uncharged(
         pause: back_off(base, max, strikes, context.jitter),
         strikes,
         full: 0,
+        panics: 0,
         repeat,
+        error,
+    }
+}
+
+/// It may have been stored before the panic. Whatever it is about, the third time it is about this event.
+fn panicked(error: String, context: &Context<'_>) -> Decision {
+    let panics = context.panics.saturating_add(1);
+    if panics >= PANICS {
+        if context.policy.on_exhausted == OnExhausted::Block {
+            return charged(error, true, context);
+        }
+        return Decision::Discard {
+            reason: DiscardReason::Crashed,
+            code: None,
+            attempts: context.attempts,
+            error,
+        };
+    }
+    Decision::Wait {
+        pause: back_off(UNCHARGED_BASE, UNCHARGED_MAX, panics, context.jitter),
+        strikes: context.strikes,
+        full: 0,
+        panics,
+        repeat: true,
         error,
     }
 }
@@ -218,6 +251,7 @@ mod tests {
             attempts,
             strikes,
             full: 0,
+            panics: 0,
             others_succeed,
             jitter: 0.0,
         }
@@ -251,6 +285,37 @@ mod tests {
             }
         }
         assert_eq!((full, longest), (100, UNCHARGED_MAX));
+    }
+
+    #[test]
+    fn the_third_panic_in_a_row_sets_the_event_aside_unless_its_key_is_to_be_blocked() {
+        const BLOCK: Policy = Policy {
+            on_exhausted: OnExhausted::Block,
+            ..POLICY
+        };
+        let decided = |policy, panics| {
+            let context = Context {
+                policy,
+                panics,
+                ..context(0, 0, true)
+            };
+            decide(failed(PublishError::panicked("index")), &context)
+        };
+        for (before, after) in [(0, 1), (1, 2)] {
+            let Decision::Wait { panics, .. } = decided(&POLICY, before) else {
+                panic!("set aside early");
+            };
+            assert_eq!(panics, after);
+        }
+        assert!(matches!(
+            decided(&POLICY, 2),
+            Decision::Discard {
+                reason: DiscardReason::Crashed,
+                attempts: 0,
+                ..
+            }
+        ));
+        assert!(matches!(decided(&BLOCK, 2), Decision::Retry { .. }));
     }
 
     #[test]

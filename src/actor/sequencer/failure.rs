@@ -88,6 +88,7 @@ impl State {
                 pause,
                 strikes,
                 full,
+                panics,
                 error,
                 ..
             } => {
@@ -95,6 +96,7 @@ impl State {
                 let strikes = Strikes {
                     count: strikes,
                     full,
+                    panics,
                     successes,
                 };
                 self.park(seq, pause, strikes, work.may_be_repeat, false);

@@ -85,7 +85,9 @@ impl Refusal {
     fn is_its_own(&self) -> bool {
         match self.error.kind {
             PublishErrorKind::Unavailable { .. } => self.of_subject,
-            PublishErrorKind::Retryable | PublishErrorKind::Rejected { .. } => true,
+            PublishErrorKind::Retryable
+            | PublishErrorKind::Panicked
+            | PublishErrorKind::Rejected { .. } => true,
             PublishErrorKind::Full | PublishErrorKind::Unknown | PublishErrorKind::Behind => false,
         }
     }

@@ -8,15 +8,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::store::{Held, Member, Told, Want, later, until};
+use super::store::{Told, Want, later, until};
 use super::{Commits, Memory};
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::settlement::{Facts, Mark, Settlement};
 use crate::source::{
-    Backlog, Begun, BegunEvent, Command, Commands, Due, Head, Heartbeat, LeaseView, Listener,
-    Members, Opened, Outcome, ReadBounds, Renewed, Retention, Row, Source, SourceError, Sweep,
-    SweepMark, Verdict, Writers,
+    Backlog, Begun, BegunEvent, Command, Commands, Due, Head, Heartbeat, InHand, LeaseView,
+    Listener, Members, Opened, Outcome, ReadBounds, Renewed, Retention, Row, Source, SourceError,
+    Suspects, Sweep, SweepMark, Verdict, Writers,
 };
 
 #[async_trait]
@@ -309,31 +309,13 @@ impl Source for Memory {
     }
 
     async fn attend(&self, instance: Uuid, ttl: Duration, idle: bool) -> Result<(), SourceError> {
-        let until = later(self.now(), ttl);
-        self.store()
-            .members
-            .insert(instance, Member { until, idle });
+        let now = self.now();
+        self.store().attend(instance, later(now, ttl), idle, now);
         Ok(())
     }
 
     async fn members(&self, instance: Uuid) -> Result<Members, SourceError> {
-        let (now, store) = (self.now(), self.store());
-        let members = || {
-            store
-                .members
-                .iter()
-                .filter(|(_, member)| member.until > now)
-        };
-        let others = || members().filter(|(other, _)| **other != instance);
-        let free = || store.leases.iter().filter(|held| held.is_free(now));
-        let since = free().map(|held| held.expires_at).min().unwrap_or(now);
-        Ok(Members {
-            count: members().count() as u32,
-            before: members().filter(|(other, _)| **other < instance).count() as u32,
-            busy: others().filter(|(_, member)| !member.idle).count() as u32,
-            free: free().count() as u16,
-            free_for: Duration::from_micros(u64::try_from(now.0 - since.0).unwrap_or(0)),
-        })
+        Ok(self.store().members_beside(instance, self.now()))
     }
 
     async fn acquire(
@@ -342,71 +324,44 @@ impl Source for Memory {
         ttl: Duration,
         most: u16,
     ) -> Result<Vec<Lease>, SourceError> {
-        let (now, mut store) = (self.now(), self.store());
-        let own = |held: &Held| held.owner == Some(instance);
-        let mut wanted: Vec<usize> = (0..store.leases.len())
-            .filter(|shard| own(&store.leases[*shard]) || store.leases[*shard].is_free(now))
-            .collect();
-        wanted.sort_by_key(|shard| (!own(&store.leases[*shard]), *shard));
-        wanted.truncate(usize::from(most));
-        let mut leases = Vec::new();
-        for (shard, held) in store.leases.iter_mut().enumerate() {
-            if !wanted.contains(&shard) {
-                if own(held) {
-                    held.owner = None;
-                    held.expires_at = now;
-                }
-                continue;
-            }
-            held.owner = Some(instance);
-            held.token += 1;
-            held.expires_at = later(now, ttl);
-            leases.push(Lease {
-                shard: shard as u16,
-                token: held.token,
-            });
-        }
-        Ok(leases)
+        Ok(self.store().acquire(instance, ttl, most, self.now()))
     }
 
     async fn renew(&self, leases: &[Lease], ttl: Duration) -> Result<Renewed, SourceError> {
-        let (now, mut store) = (self.now(), self.store());
-        let mut held = Vec::new();
-        for lease in leases {
-            let slot = store.leases.get_mut(usize::from(lease.shard));
-            if let Some(slot) = slot.filter(|s| s.owner.is_some() && s.token == lease.token) {
-                slot.expires_at = later(now, ttl);
-                held.push(*lease);
-            }
-        }
+        let mut store = self.store();
         Ok(Renewed {
-            held,
+            held: store.renew(leases, later(self.now(), ttl)),
             incarnation: store.incarnation.to_string(),
             last_seq: store.last_seq,
         })
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), SourceError> {
-        let (now, mut store) = (self.now(), self.store());
-        for lease in leases {
-            let slot = store.leases.get_mut(usize::from(lease.shard));
-            if let Some(slot) = slot.filter(|slot| slot.token == lease.token) {
-                slot.owner = None;
-                slot.expires_at = now;
-            }
-        }
+        self.store().release(leases, self.now());
+        Ok(())
+    }
+
+    async fn bury(&self, instance: Uuid) -> Result<(), SourceError> {
+        self.store().bury(instance, self.now());
+        Ok(())
+    }
+
+    async fn suspects(&self, leases: &[Lease]) -> Result<Vec<Suspects>, SourceError> {
+        Ok(self.store().suspects(leases))
+    }
+
+    async fn note(&self, in_hand: &[InHand], alone: bool) -> Result<(), SourceError> {
+        self.store().note(in_hand, alone);
+        Ok(())
+    }
+
+    async fn acquit(&self, leases: &[Lease]) -> Result<(), SourceError> {
+        self.store().acquit(leases);
         Ok(())
     }
 
     async fn leases(&self) -> Result<Vec<LeaseView>, SourceError> {
-        let (now, store) = (self.now(), self.store());
-        let view = |(shard, held): (usize, &super::store::Held)| LeaseView {
-            shard: shard as u16,
-            owner: held.owner,
-            token: held.token,
-            expires_in_s: (held.expires_at.0 - now.0) as f64 / 1e6,
-        };
-        Ok(store.leases.iter().enumerate().map(view).collect())
+        Ok(self.store().lease_views(self.now()))
     }
 
     async fn heartbeat(&self, beat: &Heartbeat) -> Result<(), SourceError> {

@@ -59,9 +59,36 @@ pub(super) struct Held {
     pub(super) owner: Option<Uuid>,
     pub(super) token: i64,
     pub(super) expires_at: Timestamp,
+    pub(super) in_hand: Vec<i64>,
+    pub(super) alone: bool,
+    pub(super) deaths: u32,
+    pub(super) suspects: Vec<i64>,
 }
 
 impl Held {
+    /// Its owner did not give it back.
+    pub(super) fn died(&mut self) {
+        self.deaths = match (self.in_hand.is_empty(), self.alone) {
+            (true, _) => 1,
+            (false, false) => 2,
+            (false, true) => 3,
+        };
+        self.suspects = std::mem::take(&mut self.in_hand);
+    }
+
+    /// Nothing is in hand.
+    pub(super) fn put_down(&mut self) {
+        self.in_hand.clear();
+        self.alone = false;
+    }
+
+    /// Nobody's any more.
+    pub(super) fn give_back(&mut self, now: Timestamp) {
+        self.put_down();
+        self.owner = None;
+        self.expires_at = now;
+    }
+
     /// Nobody owns it, or its lease is over.
     pub(super) fn is_free(&self, now: Timestamp) -> bool {
         self.owner.is_none() || self.expires_at <= now
@@ -100,6 +127,7 @@ pub(super) struct Store {
 /// An instance that wants a share of the shards.
 #[derive(Debug)]
 pub(super) struct Member {
+    pub(super) since: Timestamp,
     pub(super) until: Timestamp,
     pub(super) idle: bool,
 }
@@ -110,6 +138,10 @@ impl Store {
             owner: None,
             token: 0,
             expires_at: Timestamp(0),
+            in_hand: Vec::new(),
+            alone: false,
+            deaths: 0,
+            suspects: Vec::new(),
         };
         Self {
             keep: PublishedKeep::Full,

@@ -134,7 +134,7 @@ impl Postgres {
     }
 }
 
-fn columns(leases: &[Lease]) -> (Vec<i32>, Vec<i64>) {
+pub(super) fn columns(leases: &[Lease]) -> (Vec<i32>, Vec<i64>) {
     leases
         .iter()
         .map(|lease| (i32::from(lease.shard), lease.token))
@@ -142,6 +142,6 @@ fn columns(leases: &[Lease]) -> (Vec<i32>, Vec<i64>) {
 }
 
 /// The table's check keeps shards within 16 bits.
-fn shard(number: i32) -> u16 {
+pub(super) fn shard(number: i32) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }

@@ -172,7 +172,7 @@ impl Sqlite {
     }
 }
 
-fn pairs(leases: &[Lease]) -> String {
+pub(super) fn pairs(leases: &[Lease]) -> String {
     let pairs: Vec<(u16, i64)> = leases
         .iter()
         .map(|lease| (lease.shard, lease.token))

@@ -11,8 +11,9 @@ use super::Sqlite;
 use crate::event::Timestamp;
 use crate::lease::Lease;
 use crate::source::{
-    Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Members, Opened, Outcome,
-    ReadBounds, Renewed, Retention, Row, Source, SourceError, Sweep, SweepMark, Writers,
+    Backlog, Begun, Commands, Due, Heartbeat, InHand, LeaseView, Listener, Members, Opened,
+    Outcome, ReadBounds, Renewed, Retention, Row, Source, SourceError, Suspects, Sweep, SweepMark,
+    Writers,
 };
 
 #[async_trait]
@@ -124,6 +125,22 @@ impl Source for Sqlite {
 
     async fn release(&self, leases: &[Lease]) -> Result<(), SourceError> {
         self.give_leases(leases).await
+    }
+
+    async fn bury(&self, instance: Uuid) -> Result<(), SourceError> {
+        self.bury_leases(instance).await
+    }
+
+    async fn suspects(&self, leases: &[Lease]) -> Result<Vec<Suspects>, SourceError> {
+        self.read_suspects(leases).await
+    }
+
+    async fn note(&self, in_hand: &[InHand], alone: bool) -> Result<(), SourceError> {
+        self.note_in_hand(in_hand, alone).await
+    }
+
+    async fn acquit(&self, leases: &[Lease]) -> Result<(), SourceError> {
+        self.acquit_leases(leases).await
     }
 
     async fn leases(&self) -> Result<Vec<LeaseView>, SourceError> {

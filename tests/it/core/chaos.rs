@@ -195,6 +195,8 @@ impl Run {
             world::pass(dice.ms(900)).await;
             if dice.chance(50) {
                 self.stopped(relay).await;
+            } else {
+                world.ledger.killed();
             }
         }
     }

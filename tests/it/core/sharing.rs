@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outboxd::relay::{GapGuard, Options, Relay};
-use outboxd::sink::PublishError;
+use outboxd::retry::Policy;
+use outboxd::route::{Route, Routes};
 use outboxd::sink::memory::{Answer, Memory as MemorySink};
-use outboxd::source::Source;
+use outboxd::sink::{Delivery, PublishError};
+use outboxd::source::admin::{Admin, Operator};
 use outboxd::source::memory::Memory as MemorySource;
+use outboxd::source::{Source, Target};
 use outboxd::status::DatabaseState;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -128,7 +131,7 @@ async fn whoever_sleeps_takes_over_from_one_that_died() {
         source.insert(&[row(key, 1)]).unwrap();
     }
     drop(worker);
-    sink.on(|_| None);
+    sink.forget_scripts();
     let died = Instant::now();
     eventually(LONG, "the outbox is empty", || async {
         let pending = source.pending();
@@ -137,6 +140,111 @@ async fn whoever_sleeps_takes_over_from_one_that_died() {
     .await;
     let took = died.elapsed();
     assert!(took < TTL + Duration::from_secs(4), "{took:?}");
+}
+
+/// What waits, for whatever it is, waits on with the next owner of its shard, and its key goes on in order.
+#[tokio::test]
+async fn what_waits_moves_with_its_shard() {
+    const KEYS: u32 = 24;
+    let source = MemorySource::new("orders", SHARDS);
+    let sink = MemorySink::new();
+    let patient = |options: &mut Options| {
+        short(options);
+        let route = Route {
+            name: "all".into(),
+            kinds: vec!["*".into()],
+            sinks: Arc::from([Arc::from("events")]),
+            retry: Policy {
+                base: Duration::from_secs(5),
+                max: Duration::from_secs(5),
+                ..Policy::default()
+            },
+        };
+        options.routes = Routes::new(vec![route]);
+    };
+    // The first attempt of each head fails.
+    sink.on(|delivery| {
+        let key = delivery.event.ordering_key.as_deref().unwrap_or_default();
+        let fails = key.starts_with("fails") && delivery.attempt == 1 && is_first(delivery);
+        fails.then(|| Answer::Fail(PublishError::retryable("not yet")))
+    });
+    let by = Operator {
+        name: "test".into(),
+        reason: None,
+    };
+    let first = start_over(&source, &sink, patient).await.0;
+    spread(&source, &[16]).await;
+    for key in 0..KEYS {
+        source.pause(&paused(key), &by).await.unwrap();
+    }
+    eventually(LONG, "the pauses are known", || async {
+        let known = first.board().snapshot().databases[0].paused.clone();
+        let all = known == [format!("{KEYS} keys are paused")];
+        all.then_some(()).ok_or(format!("{known:?}"))
+    })
+    .await;
+    for key in 0..KEYS {
+        let mut delayed = row(&format!("delayed{key}"), 1);
+        delayed.delay = Duration::from_secs(5);
+        source.insert(&[delayed]).unwrap();
+        source.insert(&[row(&format!("delayed{key}"), 2)]).unwrap();
+        for n in 1..=3 {
+            source.insert(&[row(&format!("fails{key}"), n)]).unwrap();
+            source.insert(&[row(&format!("paused{key}"), n)]).unwrap();
+        }
+    }
+    let written = Instant::now();
+    eventually(LONG, "each head failed once", || async {
+        let failed = sink.handed_over().len();
+        (failed >= KEYS as usize)
+            .then_some(())
+            .ok_or(failed.to_string())
+    })
+    .await;
+    let second = start_over(&source, &sink, patient).await.0;
+    spread(&source, &[8, 8]).await;
+    first.shutdown().await.unwrap();
+    spread(&source, &[16]).await;
+    assert!(
+        written.elapsed() < Duration::from_secs(5),
+        "all still waits"
+    );
+    assert!(
+        sink.received().is_empty(),
+        "all still waits: {:?}",
+        by_key(&sink.received())
+    );
+    sink.wait_for(KEYS as usize * 5, LONG).await.unwrap();
+    let received = by_key(&sink.received());
+    assert!(received.keys().all(|key| !key.starts_with("paused")));
+    for key in 0..KEYS {
+        source.resume(&paused(key), &by).await.unwrap();
+    }
+    sink.wait_for(KEYS as usize * 8, LONG).await.unwrap();
+    for item in sink.received() {
+        let delivery = &item.delivery;
+        let key = delivery.event.ordering_key.as_deref().unwrap_or_default();
+        let again = key.starts_with("fails") && is_first(delivery);
+        assert_eq!(delivery.attempt, 1 + u32::from(again), "{key}");
+    }
+    let received = by_key(&sink.received());
+    for key in 0..KEYS {
+        assert_eq!(received[&format!("delayed{key}")], [1, 2]);
+        assert_eq!(received[&format!("fails{key}")], [1, 2, 3]);
+        assert_eq!(received[&format!("paused{key}")], [1, 2, 3]);
+    }
+    second.shutdown().await.unwrap();
+}
+
+fn paused(key: u32) -> Target {
+    Target::Key {
+        name: format!("paused{key}"),
+        sink: None,
+    }
+}
+
+fn is_first(delivery: &Delivery) -> bool {
+    delivery.event.payload.as_bytes()[..] == *b"{\"n\":1}"
 }
 
 /// Writers go on while instances come, go and die.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::actor::claimer::keys::{OrderKey, Strikes};
 use crate::event::Event;
 use crate::route::Route;
+use crate::source::DiscardReason;
 use crate::source::Row;
 
 /// An event on its way, with what the relay knows of it.
@@ -23,8 +24,17 @@ pub struct Work {
     pub may_be_repeat: bool,
     /// It re-entered its key by an operator's word: no inversion.
     pub reentered: bool,
-    /// To be set aside instead of sent, by an operator's word: these words.
-    pub skip: Option<Arc<str>>,
+    /// To be set aside instead of sent.
+    pub skip: Option<Aside>,
+}
+
+/// Why an event is set aside instead of sent, and in which words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Aside {
+    /// Why.
+    pub reason: DiscardReason,
+    /// Shown as its last error.
+    pub words: Arc<str>,
 }
 
 /// What the claimer has to do.
@@ -41,6 +51,17 @@ pub enum Action {
     },
     /// Read these rows whole, one at a time.
     Fetch(Vec<i64>),
+}
+
+impl Action {
+    /// The events that it hands over.
+    pub fn seqs(&self) -> impl Iterator<Item = i64> {
+        let work = match self {
+            Self::Hand { work, .. } => work.as_slice(),
+            Self::Fetch(_) => &[],
+        };
+        work.iter().map(|work| work.event.seq)
+    }
 }
 
 /// A forward read to make.

@@ -9,6 +9,11 @@ use crate::actor::claimer::parked::Parked;
 
 /// Pause of an event that came back although its key was not parked, milliseconds.
 const RETURNED: u64 = 250;
+/// An event with which so many sequencers died is set aside.
+const FALLS: u32 = 3;
+/// Events without a key that were lost together come again in groups of so many, so many milliseconds apart.
+const APART: u64 = 32;
+const SPREAD: u64 = 20;
 
 impl Feed {
     /// An outcome was committed; `done` when the row will not come back for this sink, `new` when the sink had to
@@ -20,6 +25,8 @@ impl Feed {
         self.budget.give(weight);
         if done {
             self.recent.add(seq);
+            self.falls.remove(&seq);
+            self.condemned.remove(&seq);
         }
         let Some(key) = key else {
             self.recalled.remove(&seq);
@@ -35,6 +42,7 @@ impl Feed {
             if done {
                 state.strikes = Strikes::default();
                 state.repeat.take_if(|last| *last <= seq);
+                state.careful_to.take_if(|last| *last <= seq);
             }
         }
         self.note_drained(&key);
@@ -165,12 +173,15 @@ impl Feed {
             .filter(|(_, (owner, _))| owner.as_ref() == key)
             .map(|(seq, _)| *seq)
             .collect();
-        for seq in &lost {
+        self.suspect(&lost);
+        for (index, seq) in lost.iter().enumerate() {
             if let Some((_, weight)) = self.outstanding.remove(seq) {
                 self.budget.give(weight);
             }
             if key.is_none() {
-                self.wait_alone(*seq, pause, now);
+                // Apart, so that the next time fewer of them are in the same hand.
+                let apart = SPREAD * (index as u64 / APART);
+                self.wait_alone(*seq, pause + apart, now);
             }
         }
         let Some(key) = key else { return };
@@ -182,11 +193,23 @@ impl Feed {
         state.held_max = i64::MIN;
         if let Some(lowest) = lost.iter().min() {
             state.repeat = state.repeat.max(lost.iter().max().copied());
+            state.careful_to = state.careful_to.max(lost.iter().max().copied());
             let from = match &state.flow {
                 Flow::Behind { from, .. } => (*from).min(*lowest),
                 Flow::Forward => *lowest,
             };
             self.fall_behind(key, from, Wait::Until(now.saturating_add(pause)), now);
+        }
+    }
+
+    /// Whoever had these in hand died. The third time, and if there was nothing else in that hand, it was this event.
+    fn suspect(&mut self, lost: &[i64]) {
+        for seq in lost {
+            let falls = self.falls.entry(*seq).or_default();
+            *falls += 1;
+            if *falls >= FALLS && lost.len() == 1 {
+                self.condemned.insert(*seq);
+            }
         }
     }
 

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use super::action::{Actions, Work};
+use super::action::{Actions, Aside, Work};
 use super::{Feed, MAX_HIGH, due_at};
 use crate::actor::claimer::keys::{KeyState, Strikes, Wait};
 use crate::route::Route;
-use crate::source::Row;
+use crate::source::{DiscardReason, Row};
+
+/// What is said of an event that is set aside as `crashed`.
+const CRASHED: &str = "three times whoever handled this event ended unexpectedly, the third time with nothing else in hand";
 
 impl Feed {
     pub(super) fn is_known(&self, seq: i64) -> bool {
@@ -88,9 +91,22 @@ impl Feed {
         }
     }
 
+    /// Is it not to be sent? By an operator's word, or because it kills.
+    fn aside(&self, row: &Row) -> Option<Aside> {
+        let operator = row.skip.as_deref().map(|words| Aside {
+            reason: DiscardReason::Operator,
+            words: Arc::from(words),
+        });
+        let crashed = || Aside {
+            reason: DiscardReason::Crashed,
+            words: Arc::from(CRASHED),
+        };
+        operator.or_else(|| self.condemned.contains(&row.seq).then(crashed))
+    }
+
     pub(super) fn work(&self, row: Row, route: Arc<Route>, reentered: bool) -> Option<Work> {
         let attempts = row.attempts;
-        let skip = row.skip.as_deref().map(Arc::from);
+        let skip = self.aside(&row);
         let event = row.into_event()?;
         let may_be_repeat = event.seq <= self.repeat_below || attempts > 0;
         Some(Work {

@@ -1,11 +1,12 @@
--- How many instances want a share of the shards, how many of them come before this one, how many shards are free,
+-- How many instances want a share of the shards, how many of them were there before this one, how many shards are free,
 -- for how many seconds the first of those has been, and how many other instances have something to do. Two whole, small
 -- tables.
 select m.members, m.before, l.free, l.free_for, m.busy
 from (
-  select count(*) as members, count(*) filter (where i.instance < $1) as before,
+  select count(*) as members, count(*) filter (where (i.started_at, i.instance) < (me.started_at, me.instance)) as before,
          count(*) filter (where i.instance <> $1 and not i.idle) as busy
   from {schema}.instance as i
+  left join {schema}.instance as me on me.instance = $1
   where i.claims_until > clock_timestamp()
 ) as m,
 (

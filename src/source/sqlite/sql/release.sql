@@ -1,7 +1,7 @@
 -- Frees the shards that these tokens still hold.
 -- ?1 [[shard, token], ...], ?2 now
 UPDATE outbox_lease
-SET owner = NULL, expires_at = ?2
+SET owner = NULL, expires_at = ?2, in_hand = '[]', alone = 0
 WHERE EXISTS (
     SELECT 1
     FROM json_each(?1) AS l

@@ -22,6 +22,8 @@ struct State {
     rejected: HashSet<(String, Uuid)>,
     skipped: HashSet<(String, Uuid)>,
     failed: HashMap<(String, Uuid), u32>,
+    panicked: HashMap<(String, Uuid), u32>,
+    kills: u32,
 }
 
 /// Shared by writers, sinks and the judge.
@@ -58,6 +60,17 @@ impl Ledger {
             .or_default() += 1;
     }
 
+    /// The sink's code panicked.
+    pub fn panicked(&self, sink: &str, id: Uuid) {
+        let at = (sink.to_owned(), id);
+        *self.state().panicked.entry(at).or_default() += 1;
+    }
+
+    /// Somebody killed an actor, or a whole instance.
+    pub fn killed(&self) {
+        self.state().kills += 1;
+    }
+
     pub fn written(&self) -> Vec<Written> {
         let mut written = self.state().written.clone();
         written.sort_by_key(|row| row.seq);
@@ -77,6 +90,8 @@ impl Ledger {
             "operator" => state.skipped.contains(&at),
             "permanent" => state.rejected.contains(&at),
             "retry_budget" => state.failed.get(&at).is_some_and(|n| *n >= max_attempts),
+            // Whoever kills blindly, again and again, may hit the same event three times.
+            "crashed" => state.kills >= 3 || state.panicked.get(&at).is_some_and(|n| *n >= 3),
             _ => false,
         }
     }

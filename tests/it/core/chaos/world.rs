@@ -168,6 +168,7 @@ pub async fn kill(world: Arc<World>, mut dice: Dice, relays: Arc<Vec<Relay>>) {
             .or_default();
         if victim.role == Role::Sequencer || *count < 2 {
             *count += 1;
+            world.ledger.killed();
             victim.cell.kill();
         }
     }
@@ -284,7 +285,7 @@ pub fn script(
             }
             12 => Answer::Fail(PublishError::connection_lost("reset")),
             13 => {
-                ledger.failed(&name, id);
+                ledger.panicked(&name, id);
                 Answer::Panic
             }
             14 => Answer::LoseSession,

@@ -1,0 +1,293 @@
+//! Working with care after owners died: an event that kills whoever handles it has to be found.
+//!
+//! A death does not tell which event it was, and most deaths are no event's doing. So whoever takes over notes in the leases
+//! what it has in hand, before it hands it over; first by the bundle, for as many events as the dead one may have had. If it
+//! dies too, the next takes one event at a time. If that one dies with a single event in hand, it is the one.
+//!
+//! ```text
+//!   deaths   in hand at most   then
+//!   1        a bundle          2, with the bundle as suspects
+//!   2        one event         3, with one suspect
+//!   3        a bundle          the suspect is set aside, the deaths count from the start
+//! ```
+//!
+//! What is out for longer than [`FRESH`] has not killed anybody, and is not noted any more: a process that is killed while
+//! a broker is silent accuses no event.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::active::Active;
+use super::feed::action::Action;
+use super::{Phase, State};
+use crate::actor::handle::guarded;
+use crate::source::{InHand, Suspects};
+
+/// Events that an owner hands over with care after one death: about what the dead one may have had in hand.
+const BUNDLED: usize = 8_192;
+/// Most events in hand of one feed meanwhile, shared by the feeds.
+const BUNDLE: usize = 64;
+/// Events that go singly after two: those of the bundle, and a few between them. The longer it takes, the more easily a
+/// death for another reason accuses somebody.
+const SINGLE: usize = BUNDLE + BUNDLE / 2;
+/// What kills its owner does so within this long, milliseconds.
+const FRESH: u64 = 1_000;
+/// Limit for writing a note.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// How much may be in hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Portion {
+    Bundle,
+    One,
+}
+
+/// Careful work under way.
+#[derive(Debug)]
+pub struct Care {
+    portion: Portion,
+    /// Events to go.
+    left: usize,
+    /// What the leases say is in hand, and since when.
+    noted: BTreeSet<i64>,
+    noted_at: u64,
+    /// With one event in hand: the feed whose turn it is.
+    turn: usize,
+}
+
+impl Care {
+    /// What these deaths ask for.
+    pub fn after(suspects: &[Suspects]) -> Option<Self> {
+        let (portion, left) = match suspects.iter().map(|one| one.deaths).max()? {
+            0 => return None,
+            2 => (Portion::One, SINGLE),
+            _ => (Portion::Bundle, BUNDLED),
+        };
+        Some(Self {
+            portion,
+            left,
+            noted: BTreeSet::new(),
+            noted_at: 0,
+            turn: 0,
+        })
+    }
+
+    /// Most events in hand of each of so many feeds.
+    pub fn budget(&self, feeds: usize) -> usize {
+        match self.portion {
+            Portion::Bundle => (BUNDLE / feeds.max(1)).max(1),
+            Portion::One => 1,
+        }
+    }
+
+    /// May this feed read?
+    pub fn lets(&self, feed: usize) -> bool {
+        self.portion == Portion::Bundle || feed == self.turn
+    }
+
+    /// What has to be noted before these are handed over, if it changes: everything that will be in hand.
+    fn next_note(
+        &mut self,
+        handed: &BTreeSet<i64>,
+        out: &BTreeSet<i64>,
+        now: u64,
+    ) -> Option<BTreeSet<i64>> {
+        let note = match (handed.is_empty(), self.portion) {
+            (false, Portion::Bundle) => out.clone(),
+            (false, Portion::One) => handed.clone(),
+            (true, _) => {
+                let stands = self.is_fresh(now) && !self.noted.is_disjoint(out);
+                if stands || self.noted.is_empty() {
+                    return None;
+                }
+                BTreeSet::new()
+            }
+        };
+        self.left = self.left.saturating_sub(handed.len());
+        (note != self.noted).then_some(note)
+    }
+
+    fn is_fresh(&self, now: u64) -> bool {
+        now < self.noted_at.saturating_add(FRESH)
+    }
+}
+
+/// The events that three deaths accuse.
+pub fn condemned(suspects: &[Suspects]) -> impl Iterator<Item = i64> {
+    let proven = suspects.iter().filter(|one| one.deaths >= 3);
+    proven
+        .filter(|one| one.seqs.len() == 1)
+        .flat_map(|one| one.seqs.iter().copied())
+}
+
+impl Active {
+    /// With one event in hand: the next feed's turn, once nothing of this one's may kill.
+    pub(super) fn pass_turn(&mut self, now: u64) {
+        let feeds = self.slots.len();
+        let Some(care) = &mut self.care else { return };
+        let Some(slot) = self.slots.get(care.turn) else {
+            return;
+        };
+        let reads = slot.reading || slot.catching || slot.fetching || !slot.fetches.is_empty();
+        let fresh =
+            care.is_fresh(now) && slot.feed.outstanding().any(|seq| care.noted.contains(&seq));
+        if !reads && !fresh {
+            care.turn = (care.turn + 1) % feeds;
+        }
+    }
+
+    fn out(&self) -> BTreeSet<i64> {
+        let feeds = self.slots.iter().map(|slot| &slot.feed);
+        feeds.flat_map(|feed| feed.outstanding()).collect()
+    }
+
+    /// What is noted of each shard.
+    fn in_hand(&self, seqs: &BTreeSet<i64>) -> Vec<InHand> {
+        let leases = self.ownership().leases();
+        let mut in_hand: Vec<InHand> = leases
+            .into_iter()
+            .map(|lease| InHand {
+                lease,
+                seqs: Vec::new(),
+            })
+            .collect();
+        for seq in seqs {
+            let key = self.slots.iter().find_map(|slot| slot.feed.key_of(*seq));
+            let Some(key) = key else { continue };
+            let lease = self.ownership().lease_for(key.as_deref(), *seq);
+            if let Some(one) = in_hand.iter_mut().find(|one| one.lease == lease) {
+                one.seqs.push(*seq);
+            }
+        }
+        in_hand
+    }
+}
+
+impl State {
+    /// Notes what these actions will put in hand, before they do. False: it could not be noted, and the claimer begins
+    /// anew.
+    pub(super) async fn note(&mut self, actions: &[(usize, Action)]) -> bool {
+        let now = self.now();
+        let Phase::Active(active) = &mut self.phase else {
+            return true;
+        };
+        let out = active.out();
+        let Some(care) = &mut active.care else {
+            return true;
+        };
+        let handed = actions
+            .iter()
+            .flat_map(|(_, action)| action.seqs())
+            .collect();
+        let note = care.next_note(&handed, &out, now);
+        let over = care.left == 0;
+        if let Some(note) = note {
+            let in_hand = active.in_hand(&note);
+            let source = &self.arguments.source;
+            let write = guarded(source.note(&in_hand, note.len() == 1));
+            if !matches!(tokio::time::timeout(LIMIT, write).await, Ok(Ok(()))) {
+                self.reset("what is in hand could not be noted");
+                return false;
+            }
+            if let Phase::Active(active) = &mut self.phase
+                && let Some(care) = &mut active.care
+            {
+                (care.noted, care.noted_at) = (note, now);
+            }
+        }
+        self.relax(over).await
+    }
+
+    /// Ends the care once it is over, or when all is delivered.
+    async fn relax(&mut self, over: bool) -> bool {
+        let Phase::Active(active) = &mut self.phase else {
+            return true;
+        };
+        if !over && !active.caught_up_now() {
+            return true;
+        }
+        let leases = active.ownership().leases();
+        active.care = None;
+        for slot in &mut active.slots {
+            slot.feed.limit(usize::MAX);
+        }
+        let source = &self.arguments.source;
+        let write = tokio::time::timeout(LIMIT, guarded(source.acquit(&leases))).await;
+        if !matches!(write, Ok(Ok(()))) {
+            self.reset("what was noted could not be forgotten");
+            return false;
+        }
+        info!(database = %self.arguments.database, "nothing died: working as usual again");
+        true
+    }
+
+    /// Says what the deaths before mean.
+    pub(super) fn tell_deaths(&self, suspects: &[Suspects]) {
+        let Some(deaths) = suspects.iter().map(|one| one.deaths).max() else {
+            return;
+        };
+        let database = &self.arguments.database;
+        warn!(
+            %database,
+            deaths,
+            shards = suspects.len(),
+            "an owner before this one ended without giving its shards back; working with care for a while"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Lease;
+
+    fn suspects(deaths: u32, seqs: &[i64]) -> Suspects {
+        Suspects {
+            lease: Lease { shard: 0, token: 1 },
+            deaths,
+            seqs: seqs.to_vec(),
+        }
+    }
+
+    fn set(seqs: &[i64]) -> BTreeSet<i64> {
+        seqs.iter().copied().collect()
+    }
+
+    #[test]
+    fn the_more_deaths_the_less_is_in_hand_until_one_is_proven() {
+        assert!(Care::after(&[]).is_none());
+        let budget = |deaths| Care::after(&[suspects(deaths, &[7])]).map(|care| care.budget(2));
+        assert_eq!(
+            [budget(1), budget(2), budget(3)],
+            [Some(32), Some(1), Some(32)]
+        );
+        assert_eq!(condemned(&[suspects(2, &[7])]).count(), 0);
+        assert_eq!(condemned(&[suspects(3, &[7, 8])]).count(), 0);
+        assert_eq!(condemned(&[suspects(3, &[7])]).collect::<Vec<_>>(), [7]);
+    }
+
+    #[test]
+    fn a_note_names_all_that_is_out_and_goes_with_the_last_of_it() {
+        let mut care = Care::after(&[suspects(1, &[])]).unwrap_or_else(|| panic!("care"));
+        let note = care.next_note(&set(&[1, 2]), &set(&[1, 2]), 0);
+        assert_eq!(note, Some(set(&[1, 2])));
+        care.noted = set(&[1, 2]);
+        assert_eq!(care.next_note(&set(&[]), &set(&[2]), 5), None);
+        let note = care.next_note(&set(&[3]), &set(&[2, 3]), 5);
+        assert_eq!(note, Some(set(&[2, 3])));
+        care.noted = set(&[2, 3]);
+        assert_eq!(care.next_note(&set(&[]), &set(&[]), 5), Some(set(&[])));
+        assert_eq!(care.left, BUNDLED - 3);
+    }
+
+    #[test]
+    fn what_is_out_for_long_is_no_longer_noted() {
+        let mut care = Care::after(&[suspects(2, &[1])]).unwrap_or_else(|| panic!("care"));
+        assert_eq!(care.next_note(&set(&[1]), &set(&[1]), 0), Some(set(&[1])));
+        care.noted = set(&[1]);
+        assert_eq!(care.next_note(&set(&[]), &set(&[1]), FRESH - 1), None);
+        assert_eq!(care.next_note(&set(&[]), &set(&[1]), FRESH), Some(set(&[])));
+    }
+}
