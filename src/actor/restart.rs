@@ -84,9 +84,9 @@ const fn rule(role: Role, scope: Scope, lost: &'static str) -> Rule {
         scope,
         budget: 10,
         window: Duration::from_secs(60),
-        // 25, 50, 100 ms: a child that failed once or twice is back before anybody notices. All ten take 23 s: what
+        // 20, 40, 80 ms: a child that failed once or twice is back before anybody notices. All ten take 20 s: what
         // ails it may pass meanwhile.
-        pause: Duration::from_millis(25),
+        pause: Duration::from_millis(20),
         pause_max: Duration::from_secs(10),
         lost,
     }

@@ -1,5 +1,6 @@
 //! Events that kill whoever handles them, and deaths that are no event's doing.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,8 +11,10 @@ use outboxd::sink::Lanes;
 use outboxd::sink::memory::{Answer, Memory as MemorySink};
 use outboxd::source::admin::{Admin, Discarded, DiscardedFilter};
 use outboxd::source::memory::Memory as MemorySource;
+use outboxd::status::ActorState;
 use outboxd::testing::source::NewRow;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::bench::{LONG, by_key, number, row, start_over};
@@ -261,5 +264,48 @@ async fn owners_that_die_for_reasons_of_their_own_cost_no_event() {
     bench.emptied().await;
     let list = bench.discarded().await;
     assert!(list.is_empty(), "{list:?}");
+    relay.shutdown().await.unwrap();
+}
+
+/// The keeper, which no event passes through: everything else goes on, and the host lives.
+#[tokio::test]
+async fn a_child_that_crashes_too_often_stays_down_visibly_and_nothing_else_does() {
+    let bench = Bench::new();
+    let relay = bench.relay().await;
+    let mut killed = HashSet::new();
+    let board = relay.board();
+    let parked = || {
+        let actors = board.snapshot().actors;
+        let keeper = actors.into_iter().find(|actor| actor.kind == "keeper");
+        keeper.is_some_and(|keeper| keeper.state == ActorState::Parked)
+    };
+    for time in 1..=11 {
+        let began = Instant::now();
+        let keeper = eventually(LONG, "the keeper lives", || async {
+            let members = relay.members();
+            members
+                .into_iter()
+                .find(|one| one.role == Role::Keeper && !killed.contains(&one.cell.get_id()))
+                .ok_or_else(|| "it is down".to_owned())
+        })
+        .await;
+        let took = began.elapsed();
+        // After the first and the second crash.
+        let soon = took < Duration::from_millis(100);
+        assert!(soon || !(2..=3).contains(&time), "crash {time}: {took:?}");
+        assert!(!parked(), "crash {time}");
+        killed.insert(keeper.cell.get_id());
+        keeper.cell.kill();
+    }
+    eventually(LONG, "it stays down", || async {
+        parked().then_some(()).ok_or("not yet".to_owned())
+    })
+    .await;
+    let problems = board.ready();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(format!("{problems:?}").contains("keeper"), "{problems:?}");
+    bench.emptied().await;
+    bench.source.insert(&[row("after", 1)]).unwrap();
+    bench.emptied().await;
     relay.shutdown().await.unwrap();
 }
