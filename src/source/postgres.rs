@@ -17,6 +17,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
+use self::dial::Dial;
 use super::admin::{
     Admin, Discarded, DiscardedFilter, Migrated, NewEvent, Operator, Overtakes, PendingMigration,
     Roles, Status,
@@ -35,6 +36,7 @@ use statements::{Schema, Statements};
 
 mod admin;
 mod connect;
+mod dial;
 mod error;
 mod keep;
 mod lease;
@@ -159,6 +161,7 @@ pub struct Postgres {
     options: Arc<Options>,
     schema: Schema,
     sql: Statements,
+    dial: Arc<Dial>,
     /// The relay's statements.
     relay: Pool,
     /// Operators' and writers' statements, one at a time.
@@ -181,6 +184,7 @@ impl Postgres {
             )
         })?;
         let options = Arc::new(options);
+        let dial = Arc::<Dial>::default();
         Ok(Self {
             sql: Statements::new(&schema),
             schema,
@@ -188,8 +192,10 @@ impl Postgres {
                 Arc::clone(&options),
                 Purpose::Relay,
                 options.max_connections,
+                Arc::clone(&dial),
             ),
-            admin: Pool::new(Arc::clone(&options), Purpose::Admin, 1),
+            admin: Pool::new(Arc::clone(&options), Purpose::Admin, 1, Arc::default()),
+            dial,
             options,
         })
     }

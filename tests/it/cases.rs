@@ -8,6 +8,8 @@ mod lanes;
 mod loss;
 mod observability;
 mod order;
+mod owners;
+mod performance;
 mod rights;
 mod rows;
 mod shutdown;

@@ -16,7 +16,7 @@ use crate::postgres_fixture::{migrate, number, options};
 use crate::support::eventually;
 use crate::support::postgres::{Database, Server};
 
-const EVENTS: i64 = 20_000;
+const EVENTS: i64 = 40_000;
 const LONG: Duration = Duration::from_secs(120);
 
 /// Statements and transactions an event may cost; 0.006 to 0.014 were seen. One per event anywhere would be 1.

@@ -31,6 +31,8 @@ const WALKS: &[(&str, &str)] = &[
     ("acquire.sql", "SCAN outbox_lease"),       // small
     ("renew.sql", "SCAN outbox_lease"),         // small
     ("release.sql", "SCAN outbox_lease"),       // small
+    ("bury.sql", "SCAN outbox_lease"),          // small
+    ("suspects.sql", "SCAN outbox_lease"),      // small
     ("instances.sql", "SCAN outbox_instance"),  // small
     ("settings.sql", "SCAN outbox_setting"),    // small
 ];
