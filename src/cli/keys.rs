@@ -111,7 +111,7 @@ impl KeyArgs {
         }
         let given = self.key.clone().unwrap_or_default();
         let key = match self.encoded {
-            true => crate::config::percent_decode(&given)
+            true => crate::envelope::decoded(&given)
                 .ok_or_else(|| Failure::usage("KEY is not valid percent-encoding of UTF-8 text"))?,
             false => given,
         };

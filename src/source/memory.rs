@@ -16,6 +16,7 @@ mod admin;
 mod operate;
 mod source;
 mod store;
+mod trail;
 
 use store::Store;
 

@@ -3,7 +3,7 @@
 //! - `connect`, `pool`: reaching the server; each call on a connection of its own, with a time limit;
 //! - `statements`: the SQL texts under `sql/`, filled with the schema's name once;
 //! - `open`, `read`, `sweep`, `settle`, `lease`, `keep`, `listen`: the parts of [`Source`];
-//! - `migrate`, `admin`, `operate`: the parts of [`Admin`].
+//! - `migrate`, `admin`, `operate`, `trail`: the parts of [`Admin`].
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -21,6 +21,7 @@ use super::admin::{
     Admin, Discarded, DiscardedFilter, Migrated, NewEvent, Operator, Overtakes, PendingMigration,
     Roles, Status,
 };
+use super::trail::{Hand, Known, Take, Tally, Window};
 use super::waiting::{KeyEvent, KeyName, Pick, Waiting};
 use super::{
     Backlog, Begun, Commands, Due, Heartbeat, LeaseView, Listener, Opened, Outcome, Pause,
@@ -48,6 +49,7 @@ mod settle;
 mod statements;
 mod sweep;
 mod tls;
+mod trail;
 mod value;
 
 /// What stands between the relay and the server.
@@ -431,5 +433,21 @@ impl Admin for Postgres {
 
     async fn pending_kinds(&self, limit: u32) -> Result<Vec<String>, SourceError> {
         self.sample_kinds(limit).await
+    }
+
+    async fn trail(&self, sink: &str, window: Window, take: Take<'_>) -> Result<(), SourceError> {
+        self.walk_trail(sink, window, take).await
+    }
+
+    async fn tally(&self, sink: &str, window: Window) -> Result<Tally, SourceError> {
+        self.count_trail(sink, window).await
+    }
+
+    async fn trace(&self, events: &[(Option<i64>, Uuid)]) -> Result<Vec<Option<Known>>, SourceError> {
+        self.look_up(events).await
+    }
+
+    async fn hands(&self, sink: &str, seqs: &[i64]) -> Result<Vec<(i64, Hand)>, SourceError> {
+        self.list_hands(sink, seqs).await
     }
 }

@@ -26,6 +26,7 @@ mod read;
 mod schema;
 mod settle;
 mod source;
+mod trail;
 mod walk;
 mod watch_file;
 

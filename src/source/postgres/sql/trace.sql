@@ -1,0 +1,7 @@
+-- Where each of these events is known, in their order: pending, in the history, set aside. In one statement, so that
+-- an event that is being settled is in one place at least. Served by event_id_key, published_id, discarded_pkey.
+select exists (select from {schema}.event as e where e.id = o.id),
+       exists (select from {schema}.published as p where p.id = o.id),
+       exists (select from {schema}.discarded as d where d.id = o.id)
+from unnest($1::uuid[]) with ordinality as o (id, place)
+order by o.place
