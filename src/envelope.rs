@@ -43,7 +43,9 @@ pub fn message_id(source: &str, id: Uuid) -> String {
 /// for any other text.
 #[cfg(any(feature = "nats", test))]
 pub(crate) fn event_of(source: &str, message_id: &str) -> Option<(Uuid, bool)> {
-    let rest = message_id.strip_prefix(&*encoded(source))?.strip_prefix(':')?;
+    let rest = message_id
+        .strip_prefix(&*encoded(source))?
+        .strip_prefix(':')?;
     let (id, replay) = match rest.split_once(":r") {
         Some((id, number)) => (id, number.parse::<u32>().map(|_| true).ok()?),
         None => (rest, false),

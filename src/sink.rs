@@ -57,7 +57,10 @@ pub trait Sink: Send + Sync + 'static {
     /// The sink could not be reached.
     async fn trail(&self, source: &str) -> Result<Readback, SinkError> {
         let _ = source;
-        Ok(Readback::No(format!("a sink of type {} cannot be read back", self.kind())))
+        Ok(Readback::No(format!(
+            "a sink of type {} cannot be read back",
+            self.kind()
+        )))
     }
 }
 

@@ -70,7 +70,10 @@ impl Sink for File {
         let (path, source) = (self.options.path.clone(), source.to_owned());
         blocking(move || {
             if std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
-                let words = format!("{} is no regular file and cannot be read back", path.display());
+                let words = format!(
+                    "{} is no regular file and cannot be read back",
+                    path.display()
+                );
                 return Ok(Readback::No(words));
             }
             Ok(Readback::Trail(Box::new(FileTrail::new(path, source))))

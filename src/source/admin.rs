@@ -96,7 +96,10 @@ pub trait Admin: Send + Sync + 'static {
 
     /// What is known of each of these events (seq, where it is known, and id), in their order, as of one moment:
     /// an event that is just being settled is found.
-    async fn trace(&self, events: &[(Option<i64>, Uuid)]) -> Result<Vec<Option<Known>>, SourceError>;
+    async fn trace(
+        &self,
+        events: &[(Option<i64>, Uuid)],
+    ) -> Result<Vec<Option<Known>>, SourceError>;
 
     /// What operators did to these events for `sink`, as far as the audit tells.
     async fn hands(&self, sink: &str, seqs: &[i64]) -> Result<Vec<(i64, Hand)>, SourceError>;

@@ -443,7 +443,10 @@ impl Admin for Postgres {
         self.count_trail(sink, window).await
     }
 
-    async fn trace(&self, events: &[(Option<i64>, Uuid)]) -> Result<Vec<Option<Known>>, SourceError> {
+    async fn trace(
+        &self,
+        events: &[(Option<i64>, Uuid)],
+    ) -> Result<Vec<Option<Known>>, SourceError> {
         self.look_up(events).await
     }
 

@@ -32,6 +32,7 @@ mod leasing;
 mod operating;
 mod reading;
 mod settling;
+mod trailing;
 mod waking;
 mod walking;
 
@@ -200,6 +201,7 @@ pub fn cases() -> Vec<Case> {
         holding::CASES,
         leasing::CASES,
         operating::CASES,
+        trailing::CASES,
         waking::CASES,
     ]
     .concat()

@@ -9,14 +9,14 @@
 //! The calls come in this order. What a first look finds wrong is held until the second look; only what is still wrong
 //! then is counted.
 
-use std::collections::hash_map::{Entry, RandomState};
 use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher as _;
 
 use uuid::Uuid;
 
-use super::report::{Finding, Offender, Report};
 use super::SLACK;
+use super::report::{Finding, Offender, Report};
 use crate::event::Timestamp;
 use crate::sink::trail::{Extent, Held};
 use crate::source::trail::{Delivered, Window};
@@ -77,7 +77,9 @@ pub struct History {
 
 /// The window holds more events than can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the window holds more than {most} events: narrow it, with a later --since or an earlier --until")]
+#[error(
+    "the window holds more than {most} events: narrow it, with a later --since or an earlier --until"
+)]
 pub struct TooMany {
     /// The limit.
     pub most: usize,
@@ -228,7 +230,9 @@ impl Audit {
         let stamp = self.stamp(delivered.at);
         let place = delivered.position.filter(|_| here).unwrap_or(NOWHERE);
         let full = self.events.len() >= self.scope.most;
-        let too_many = TooMany { most: self.scope.most };
+        let too_many = TooMany {
+            most: self.scope.most,
+        };
         let newly_judged = match self.events.entry(delivered.id.into_bytes()) {
             Entry::Vacant(_) if full => return Err(too_many),
             Entry::Vacant(entry) => {
@@ -268,7 +272,9 @@ impl Audit {
             return Ok(());
         }
         let full = self.events.len() >= self.scope.most;
-        let too_many = TooMany { most: self.scope.most };
+        let too_many = TooMany {
+            most: self.scope.most,
+        };
         let base = self.base;
         let recorded = match self.events.entry(held.id.into_bytes()) {
             Entry::Occupied(entry) if entry.get().is(HELD) => {

@@ -115,11 +115,7 @@ impl Feed<'_> {
 
     /// The sink cannot be read: only the database's word is told.
     async fn alone(&self, tally: &Tally, why: &str) -> Result<Report, Error> {
-        let mut audit = Audit::new(
-            self.scope(String::new(), tally),
-            self.database,
-            self.name,
-        );
+        let mut audit = Audit::new(self.scope(String::new(), tally), self.database, self.name);
         self.record(&mut audit).await?;
         let mut report = audit.report(tally, self.pending(tally));
         report.read_back = false;

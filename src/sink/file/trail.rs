@@ -80,7 +80,9 @@ impl Trail for FileTrail {
             Start::Place(place) => place,
             Start::First | Start::Time(_) => 0,
         };
-        self.reader = blocking(move || Reader::open(&path, at).map_err(|error| refusal(&path, error))).await?;
+        self.reader =
+            blocking(move || Reader::open(&path, at).map_err(|error| refusal(&path, error)))
+                .await?;
         Ok(())
     }
 
@@ -90,7 +92,9 @@ impl Trail for FileTrail {
         };
         let (path, source) = (self.path.clone(), self.source.clone());
         let read = move || {
-            let held = reader.piece(&source).map_err(|error| refusal(&path, error))?;
+            let held = reader
+                .piece(&source)
+                .map_err(|error| refusal(&path, error))?;
             Ok((held, reader))
         };
         let (held, reader) = blocking(read).await?;
@@ -213,8 +217,14 @@ mod tests {
         assert_eq!(held[0].ordering_key.as_deref(), Some("k \"1\""));
         assert_eq!(held[0].at, Timestamp(1_700_000_000_000_007));
         assert_eq!(held[1].id, Uuid::from_u128(3));
-        assert_eq!(&text[held[1].place as usize..][..18], "{\"source\":\"orders");
-        assert_eq!(read(&mut trail, Start::Place(held[1].place)).await, held[1..]);
+        assert_eq!(
+            &text[held[1].place as usize..][..18],
+            "{\"source\":\"orders"
+        );
+        assert_eq!(
+            read(&mut trail, Start::Place(held[1].place)).await,
+            held[1..]
+        );
         // More than a piece, none of it in the first one.
         let others = a_line("others", 1, "null").repeat(LINES);
         std::fs::write(&path, others + &first).unwrap();

@@ -140,7 +140,10 @@ impl StreamTrail {
     }
 
     async fn bring(&self, reader: &mut Reader) -> Result<Brought, SinkError> {
-        let api = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", self.stream, reader.consumer);
+        let api = format!(
+            "$JS.API.CONSUMER.MSG.NEXT.{}.{}",
+            self.stream, reader.consumer
+        );
         let body = json!({ "batch": BATCH, "expires": EXPIRES.as_nanos() as u64 });
         let asked = self.link.client().publish_with_reply(
             api,
@@ -371,7 +374,11 @@ mod tests {
         ] {
             assert_eq!(Place::read(reply), expected, "{reply}");
         }
-        for other in ["_INBOX.x", "$JS.ACK.e.c.1.100.7.1.2.3", "$JS.ACK.e.c.1.x.7.1.2"] {
+        for other in [
+            "_INBOX.x",
+            "$JS.ACK.e.c.1.100.7.1.2.3",
+            "$JS.ACK.e.c.1.x.7.1.2",
+        ] {
             assert_eq!(Place::read(other), None, "{other}");
         }
     }
@@ -381,7 +388,11 @@ mod tests {
         let kind = |start| policy(start)["deliver_policy"].as_str().unwrap().to_owned();
         assert_eq!(kind(Start::Place(5)), "by_start_sequence");
         assert_eq!(kind(Start::Time(Timestamp(5))), "by_start_time");
-        for start in [Start::First, Start::Place(0), Start::Time(Timestamp(i64::MIN))] {
+        for start in [
+            Start::First,
+            Start::Place(0),
+            Start::Time(Timestamp(i64::MIN)),
+        ] {
             assert_eq!(kind(start), "all");
         }
     }

@@ -162,7 +162,10 @@ impl Admin for Memory {
         Ok(self.count_trail(sink, window))
     }
 
-    async fn trace(&self, events: &[(Option<i64>, Uuid)]) -> Result<Vec<Option<Known>>, SourceError> {
+    async fn trace(
+        &self,
+        events: &[(Option<i64>, Uuid)],
+    ) -> Result<Vec<Option<Known>>, SourceError> {
         Ok(self.look_up(events))
     }
 

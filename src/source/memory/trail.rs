@@ -19,9 +19,10 @@ impl Memory {
             position: row.kept.position.and_then(|at| u64::try_from(at).ok()),
             receipt: true,
         });
-        let marks = store.deliveries.iter().filter(|((_, name), delivery)| {
-            name == sink && delivery.mark == Mark::Published
-        });
+        let marks = store
+            .deliveries
+            .iter()
+            .filter(|((_, name), delivery)| name == sink && delivery.mark == Mark::Published);
         let marks = marks.filter_map(|((seq, _), delivery)| {
             let row = store.rows.get(seq)?;
             let kept = delivery.kept.as_ref();

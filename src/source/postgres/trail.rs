@@ -64,7 +64,11 @@ impl Postgres {
         for slice in slices(window, &parts) {
             let mut block = 0;
             while block < slice.blocks {
-                if self.walk_slice(sink, slice.window, block, take).await?.is_break() {
+                if self
+                    .walk_slice(sink, slice.window, block, take)
+                    .await?
+                    .is_break()
+                {
                     return Ok(());
                 }
                 block += BLOCKS;
@@ -288,7 +292,12 @@ mod tests {
     fn a_partition_is_named_after_its_day() {
         assert_eq!(day_of("published_19700102"), Some(DAY_US));
         assert_eq!(day_of("published_20240229"), Some(19_782 * DAY_US));
-        for other in ["published_rest", "published_20241301", "published_2024022", "event"] {
+        for other in [
+            "published_rest",
+            "published_20241301",
+            "published_2024022",
+            "event",
+        ] {
             assert_eq!(day_of(other), None, "{other}");
         }
     }

@@ -1,7 +1,7 @@
 //! What was delivered, for `verify`: the history from its newest row backwards, marks and pending events page by page.
 
-use sqlx::sqlite::SqliteRow;
 use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
 use uuid::Uuid;
 
 use super::decode;
@@ -131,7 +131,11 @@ impl Sqlite {
             Ok(Hand::of(&action).zip(row.try_get(0)?))
         };
         let found = self.page("look into the audit", query, hand).await?;
-        Ok(found.into_iter().flatten().map(|(hand, seq)| (seq, hand)).collect())
+        Ok(found
+            .into_iter()
+            .flatten()
+            .map(|(hand, seq)| (seq, hand))
+            .collect())
     }
 
     /// One short read.

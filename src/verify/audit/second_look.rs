@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use super::super::report::{Finding, Offender, Report};
 use super::fate::{self, Fate};
 use super::{
-    Audit, HELD, HERE, History, JUDGED, MISSING, NAMED, NOWHERE, RECEIPT, RECORDED, Stranger, Unsure,
+    Audit, HELD, HERE, History, JUDGED, MISSING, NAMED, NOWHERE, RECEIPT, RECORDED, Stranger,
+    Unsure,
 };
 use crate::sink::trail::{Extent, Held, Start};
 use crate::source::trail::{Delivered, Known, Tally};
@@ -36,7 +37,9 @@ impl Audit {
             reaches_back,
         } = self.scope.history;
         let begun = || {
-            let known_before = self.first_known.is_some_and(|(place, _)| place < stranger.place);
+            let known_before = self
+                .first_known
+                .is_some_and(|(place, _)| place < stranger.place);
             known_before && self.first_receipt.is_some_and(|at| at <= stranger.at)
         };
         kept && horizon <= stranger.at && (reaches_back || begun())
@@ -100,7 +103,9 @@ impl Audit {
             event.stamp |= HELD;
         }
         // What looked late is the copy of one that came in time.
-        let copies = self.late.extract_if(.., |late| late.id == held.id && held.place < late.place);
+        let copies = self
+            .late
+            .extract_if(.., |late| late.id == held.id && held.place < late.place);
         for late in copies.collect::<Vec<_>>() {
             self.report.duplicated.add(|| Offender {
                 id: late.id,
@@ -205,9 +210,16 @@ impl Audit {
     pub fn report(mut self, tally: &Tally, pending: u64) -> Report {
         self.report.pending = pending;
         self.report.discarded = tally.discarded;
-        self.report.missing.first.sort_by_key(|offender| offender.seq);
+        self.report
+            .missing
+            .first
+            .sort_by_key(|offender| offender.seq);
         self.remark();
-        let clean = self.report.findings().iter().all(|(_, found)| found.count == 0);
+        let clean = self
+            .report
+            .findings()
+            .iter()
+            .all(|(_, found)| found.count == 0);
         self.report.ok = clean;
         self.report
     }
@@ -221,7 +233,12 @@ impl Audit {
                     .to_owned(),
             );
         }
-        if report.aged_out > 0 && self.extent.as_ref().is_some_and(|extent| extent.lets_go.all) {
+        if report.aged_out > 0
+            && self
+                .extent
+                .as_ref()
+                .is_some_and(|extent| extent.lets_go.all)
+        {
             say(format!(
                 "{} begins after some of these deliveries: what was rotated away was not read",
                 self.scope.container
