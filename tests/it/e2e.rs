@@ -13,4 +13,5 @@ mod poison;
 mod process;
 mod quiet;
 mod supervision;
+mod verify;
 mod writers;

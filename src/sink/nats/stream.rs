@@ -19,7 +19,7 @@ const API_TIMEOUT: Duration = Duration::from_secs(5);
 const USUAL_WINDOW: Duration = Duration::from_secs(120);
 
 /// The size that a message may well have, in bytes.
-const LARGE: u64 = 1 << 20;
+const LARGE: u128 = 1 << 20;
 
 const STREAM_NOT_FOUND: u32 = 10_059;
 const STREAM_NAME_IN_USE: u32 = 10_058;
@@ -138,11 +138,17 @@ impl Stream {
     /// What it holds, and what it lets go.
     pub(super) fn extent(&self) -> Extent {
         let (config, state) = (&self.config, &self.state);
-        let reached = |limit: i64, is: u64, room: u64| {
-            u64::try_from(limit).is_ok_and(|limit| limit > 0 && is.saturating_add(room) >= limit)
+        // As if nothing had been deleted from the middle, which makes no room for what went at the beginning.
+        let span = (state.last_seq + 1).saturating_sub(state.first_seq);
+        let bytes = match state.messages {
+            0 => 0,
+            messages => u128::from(state.bytes) * u128::from(span) / u128::from(messages),
         };
         // The next message need not fit where the last one that went was larger.
-        let room = (state.bytes / 10).max(LARGE);
+        let bytes = bytes + (bytes / 10).max(LARGE);
+        let reached = |limit: i64, is: u128| {
+            u128::try_from(limit).is_ok_and(|limit| limit > 0 && is >= limit)
+        };
         let any = if config.retention == "interest" {
             Some("it lets a message go when every consumer has it")
         } else if config.max_msgs_per_subject > 0 {
@@ -161,8 +167,8 @@ impl Stream {
                     .ok()
                     .filter(|age| *age > 0)
                     .map(Duration::from_nanos),
-                oldest: reached(config.max_msgs, state.messages, 0)
-                    || reached(config.max_bytes, state.bytes, room),
+                oldest: state.messages > 0
+                    && (reached(config.max_msgs, span.into()) || reached(config.max_bytes, bytes)),
                 all: false,
                 any: any.map(|why| format!("stream {}: {why}", config.name)),
             },
@@ -366,6 +372,9 @@ mod tests {
             (json!({"name": "E", "max_bytes": 20 << 20}), false),
         ] {
             assert_eq!(lets_go(config.clone(), 6, 9 << 20).oldest, full, "{config}");
+            // What was deleted from the middle changes nothing; a purge leaves nothing that is full.
+            assert_eq!(lets_go(config.clone(), 2, 3 << 20).oldest, full, "{config}");
+            assert!(!lets_go(config, 0, 0).oldest);
         }
         for config in [
             json!({"name": "E", "max_msgs_per_subject": 1}),
