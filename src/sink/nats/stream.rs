@@ -167,7 +167,8 @@ impl Stream {
                     .ok()
                     .filter(|age| *age > 0)
                     .map(Duration::from_nanos),
-                oldest: state.messages > 0
+                oldest: config.discard != "new"
+                    && state.messages > 0
                     && (reached(config.max_msgs, span.into()) || reached(config.max_bytes, bytes)),
                 all: false,
                 any: any.map(|why| format!("stream {}: {why}", config.name)),
@@ -374,7 +375,10 @@ mod tests {
             assert_eq!(lets_go(config.clone(), 6, 9 << 20).oldest, full, "{config}");
             // What was deleted from the middle changes nothing; a purge leaves nothing that is full.
             assert_eq!(lets_go(config.clone(), 2, 3 << 20).oldest, full, "{config}");
-            assert!(!lets_go(config, 0, 0).oldest);
+            assert!(!lets_go(config.clone(), 0, 0).oldest);
+            let mut refuses = config;
+            refuses["discard"] = json!("new");
+            assert!(!lets_go(refuses, 6, 9 << 20).oldest);
         }
         for config in [
             json!({"name": "E", "max_msgs_per_subject": 1}),

@@ -104,6 +104,7 @@ impl Bench {
         for (key, value) in settings {
             let name = format!("OUTBOXD__{}", key.to_uppercase().replace('.', "__"));
             self.place = self.place.env(&name, value);
+            self.settings.retain(|(known, _)| *known != name);
             self.settings.push((name, (*value).to_owned()));
         }
         self

@@ -11,7 +11,7 @@ use outboxd::source::admin::Admin;
 use outboxd::source::trail::Window;
 use outboxd::verify::{self, Feed, MOST_EVENTS, Report};
 
-/// Compares the last hour of database `orders` with the sink of this name.
+/// Compares the last hour of database `orders` with the sink of this name. What happens meanwhile is judged as well.
 pub async fn report(admin: &dyn Admin, name: &str, sink: &dyn Sink) -> Report {
     let now = Timestamp::now().0;
     let route = Route {
@@ -28,7 +28,7 @@ pub async fn report(admin: &dyn Admin, name: &str, sink: &dyn Sink) -> Report {
         routes: &Routes::new(vec![route]),
         window: Window {
             since: Timestamp(now - 3_600_000_000),
-            until: Timestamp(now),
+            until: Timestamp(now + 3_600_000_000),
         },
         keep: PublishedKeep::Full,
         retention: Duration::from_secs(7 * 86_400),
@@ -40,5 +40,9 @@ pub async fn report(admin: &dyn Admin, name: &str, sink: &dyn Sink) -> Report {
 /// Nothing of it is wrong.
 #[track_caller]
 pub fn assert_fits(report: &Report) {
-    assert!(report.ok && report.read_back, "{report:#?}");
+    let found: Vec<_> = report
+        .findings()
+        .map(|(sort, found)| (sort, found.count, found.first.first()))
+        .into();
+    assert!(report.ok && report.read_back, "{found:?} in {report:?}");
 }
