@@ -8,5 +8,7 @@ from (
   order by o.seq
   limit $3
 ) as d
-left join {schema}.event as e on e.seq = d.seq
+left join lateral (
+  select o.id, o.ordering_key from {schema}.event as o where o.seq = d.seq limit 1
+) as e on true
 order by d.seq

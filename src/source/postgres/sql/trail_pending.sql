@@ -9,5 +9,7 @@ select p.kind,
 from (
   select e.seq, e.kind, e.occurred_at from {schema}.event as e where e.seq > $1 order by e.seq limit $2
 ) as p
-left join {schema}.delivery as d on d.seq = p.seq and d.sink = $3
+left join lateral (
+  select o.state from {schema}.delivery as o where o.seq = p.seq and o.sink = $3 limit 1
+) as d on true
 group by p.kind
