@@ -27,5 +27,5 @@ pub use report::{Finding, Offender, Report, SHOWN};
 /// By how much the clocks of database, sink and this machine may differ, and how long a settlement may take.
 pub const SLACK: Duration = Duration::from_secs(15 * 60);
 
-/// Most events of a window; some 60 bytes of memory each.
+/// Most events of a window; 60 bytes of memory each, or 150 where the database knows few of them.
 pub const MOST_EVENTS: usize = 20_000_000;

@@ -30,7 +30,7 @@ Examples:
   outboxd verify --since 7d --sink events
   outboxd verify --since 2026-11-30T00:00:00Z --until 2026-12-01T00:00:00Z --output json
 
-A window may hold 20,000,000 events, for some 60 bytes of memory each.")]
+A window may hold 20,000,000 events, for some 60 bytes of memory each (150 where the database knows few of them).")]
 pub(super) struct VerifyArgs {
     /// Only this database (a name from the configuration).
     #[arg(long, value_name = "NAME")]

@@ -20,6 +20,9 @@ use crate::source::{PublishedKeep, SourceError};
 /// Events looked up by one statement.
 const PAGE: usize = 2_000;
 
+/// Events asked for in the audit by one statement, which walks it.
+const AUDIT_PAGE: usize = 100_000;
+
 /// What is compared.
 pub struct Feed<'a> {
     /// Name of the database, as message ids carry it.
@@ -195,7 +198,7 @@ impl Feed<'_> {
     /// To which of these events operators did this.
     async fn hands(&self, seqs: &[i64], hand: Hand) -> Result<HashSet<i64>, SourceError> {
         let mut found = HashSet::new();
-        for page in seqs.chunks(PAGE) {
+        for page in seqs.chunks(AUDIT_PAGE) {
             let hands = self.admin.hands(self.name, page).await?;
             let of_this = hands.into_iter().filter(|(_, done)| *done == hand);
             found.extend(of_this.map(|(seq, _)| seq));
@@ -210,3 +213,6 @@ impl Feed<'_> {
         own.map(|(_, count)| count).sum()
     }
 }
+
+#[cfg(test)]
+mod tests;

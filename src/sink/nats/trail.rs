@@ -108,7 +108,6 @@ impl StreamTrail {
             "ack_policy": "none",
             "replay_policy": "instant",
             "headers_only": true,
-            "mem_storage": true,
             "inactive_threshold": FORGOTTEN_AFTER.as_nanos() as u64,
         });
         if let Some(fields) = config.as_object_mut() {

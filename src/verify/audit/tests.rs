@@ -308,6 +308,11 @@ fn first_deliveries_behind_a_later_one_of_their_key_are_out_of_order() {
         "a requeue is the exception"
     );
 
+    let turned = [held_at(3, 1), held_at(1, 2), held_at(2, 3)];
+    let mut audit = audit_with(KEPT);
+    read(&mut audit, &records, &turned);
+    assert_eq!(audit.late(), [1, 2], "both came behind the third");
+
     let mut audit = audit_with(KEPT);
     let mut apart = messages.clone();
     apart[2].ordering_key = Some("other".to_owned());
