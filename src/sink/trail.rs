@@ -80,6 +80,8 @@ pub struct Extent {
     pub first: u64,
     /// The last place that there ever was.
     pub last: u64,
+    /// Later places were stored later.
+    pub in_time_order: bool,
     /// When the message at the first place was stored.
     pub first_at: Option<Timestamp>,
     /// When the container was made.

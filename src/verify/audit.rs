@@ -145,8 +145,8 @@ impl Event {
 #[derive(Debug)]
 pub struct Audit {
     scope: Scope,
-    /// The beginning of what is read.
-    base: i64,
+    /// The window with its surroundings.
+    read: Window,
     // Arrays, since a Uuid that is a number would be aligned to 16 bytes and make each entry larger.
     events: HashMap<[u8; 16], Event>,
     /// The last seq of each key, by a hash of 64 bits: of ten million keys two share one in a few runs of a million.
@@ -175,7 +175,7 @@ impl Audit {
             );
         }
         Self {
-            base: scope.window.widened(slack()).since.0,
+            read: scope.window.widened(slack()),
             scope,
             events: HashMap::new(),
             keys: HashMap::new(),
@@ -275,7 +275,7 @@ impl Audit {
         let too_many = TooMany {
             most: self.scope.most,
         };
-        let base = self.base;
+        let base = self.base();
         let recorded = match self.events.entry(held.id.into_bytes()) {
             Entry::Occupied(entry) if entry.get().is(HELD) => {
                 if inside {
@@ -291,6 +291,8 @@ impl Audit {
                 self.first_known.get_or_insert((held.place, event.at(base)));
                 true
             }
+            // A file may hold years.
+            Entry::Vacant(_) if !self.read.contains(held.at) => return Ok(()),
             Entry::Vacant(_) if full => return Err(too_many),
             Entry::Vacant(entry) => {
                 entry.insert(Event {
@@ -336,9 +338,14 @@ impl Audit {
         }
     }
 
+    /// The beginning of what is read, which times are counted from.
+    fn base(&self) -> i64 {
+        self.read.since.0
+    }
+
     fn stamp(&self, at: Timestamp) -> u64 {
         const LONGEST: i64 = (1 << 55) - 1;
-        (at.0.saturating_sub(self.base).clamp(0, LONGEST) as u64) << 8
+        (at.0.saturating_sub(self.base()).clamp(0, LONGEST) as u64) << 8
     }
 
     fn key_kept(&self, count: usize, key: Option<&str>) -> Option<Box<str>> {

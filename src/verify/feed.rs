@@ -80,15 +80,19 @@ pub async fn feed(feed: &Feed<'_>) -> Result<Report, Error> {
 
 impl Feed<'_> {
     async fn compare(&self, trail: &mut dyn Trail, tally: &Tally) -> Result<Report, Error> {
-        let container = trail.extent().await?.container;
-        let mut audit = Audit::new(self.scope(container, tally), self.database, self.name);
+        let extent = trail.extent().await?;
+        let mut audit = Audit::new(
+            self.scope(extent.container, tally),
+            self.database,
+            self.name,
+        );
         self.record(&mut audit).await?;
         let slack = SLACK.as_micros() as i64;
         let read = self.window.widened(slack);
         trail.begin(Start::Time(read.since)).await?;
         'reading: while let Some(messages) = trail.next().await? {
             for held in &messages {
-                if held.at >= read.until {
+                if extent.in_time_order && held.at >= read.until {
                     break 'reading;
                 }
                 audit.message(held)?;

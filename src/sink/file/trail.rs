@@ -64,6 +64,7 @@ impl Trail for FileTrail {
             container: self.path.display().to_string(),
             first: 0,
             last: length,
+            in_time_order: false,
             first_at: None,
             created: None,
             lets_go: LetsGo {

@@ -160,6 +160,7 @@ impl Stream {
             container: config.name.clone(),
             first: state.first_seq,
             last: state.last_seq,
+            in_time_order: true,
             first_at: Timestamp::parse(&state.first_ts).filter(|_| state.messages > 0),
             created: Timestamp::parse(&self.created),
             lets_go: LetsGo {

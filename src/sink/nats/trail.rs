@@ -222,6 +222,7 @@ impl Trail for StreamTrail {
                 container: self.stream.clone(),
                 first: 1,
                 last: 0,
+                in_time_order: true,
                 first_at: None,
                 created: None,
                 lets_go: LetsGo::default(),

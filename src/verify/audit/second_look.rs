@@ -137,7 +137,7 @@ impl Audit {
             now: self.scope.now,
             first_known: self.first_known.map(|(_, at)| at),
         };
-        let mut found = false;
+        let (mut found, base) = (false, self.base());
         for event in self.events.values_mut() {
             if event.is(RECORDED | JUDGED) && !event.is(HELD) && !event.is(HERE) {
                 self.report.elsewhere += 1;
@@ -145,7 +145,7 @@ impl Audit {
             if !event.is_missed() {
                 continue;
             }
-            if fate.is_let_go(event.place, event.at(self.base)) {
+            if fate.is_let_go(event.place, event.at(base)) {
                 self.report.aged_out += 1;
             } else if extent.lets_go.any.is_none() {
                 event.stamp |= MISSING;

@@ -75,6 +75,7 @@ fn extent(first: u64, last: u64) -> Extent {
         container: "E".to_owned(),
         first,
         last,
+        in_time_order: true,
         first_at: Some(Timestamp(SINCE + first as i64 * SECOND)),
         created: Some(Timestamp(SINCE - HOUR)),
         lets_go: LetsGo::default(),
@@ -262,6 +263,20 @@ fn only_the_window_is_judged_and_its_surroundings_explain() {
     let report = end(audit, &[early, late], None, &[], extent(1, 2));
     assert_eq!((report.delivered, report.held), (0, 1));
     assert!(report.ok);
+    // What lies far away takes no room, unless the database knows it.
+    let far = |n: i64, place| Held {
+        at: Timestamp(SINCE + 100 * HOUR),
+        ..held_at(n, place)
+    };
+    let mut audit = audit_with(KEPT);
+    read(
+        &mut audit,
+        &[delivered(1)],
+        &[far(7, 1), far(8, 2), far(1, 3)],
+    );
+    assert_eq!(audit.events.len(), 1);
+    let report = end(audit, &[], None, &[], extent(1, 3));
+    assert_eq!((report.delivered, report.held, report.ok), (1, 0, true));
     // A copy, a stranger and an inversion outside of the window are nobody's business.
     let mut audit = audit_with(KEPT);
     let outside = |n: i64, place| Held {

@@ -143,6 +143,7 @@ impl Trail for BusyTrail {
             container: "E".to_owned(),
             first: 1,
             last,
+            in_time_order: true,
             first_at: None,
             created: None,
             lets_go: LetsGo::default(),

@@ -13,6 +13,7 @@ use crate::support::roles::Role;
 mod exceptions;
 mod findings;
 mod live;
+mod size;
 mod sqlite;
 
 /// A database and a stream after this many events of each key went through.
@@ -65,6 +66,14 @@ fn counts(feed: &Value) -> [u64; 4] {
 
 /// What a relay would have sent for this event, sent by hand; was it a duplicate?
 async fn send(bench: &Bench, id: &str, seq: i64, key: &str) -> bool {
+    let headers = headers(id, seq, key);
+    let context = bench.nats.jetstream().await;
+    let sent = context.publish_with_headers("events.order.made", headers, "{}".into());
+    sent.await.unwrap().await.unwrap().duplicate
+}
+
+/// As a relay would have set them, as far as anybody looks at them here.
+fn headers(id: &str, seq: i64, key: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in [
         ("Nats-Msg-Id", format!("orders:{id}")),
@@ -76,9 +85,7 @@ async fn send(bench: &Bench, id: &str, seq: i64, key: &str) -> bool {
             HeaderValue::from(value),
         );
     }
-    let context = bench.nats.jetstream().await;
-    let sent = context.publish_with_headers("events.order.made", headers, "{}".into());
-    sent.await.unwrap().await.unwrap().duplicate
+    headers
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
