@@ -49,6 +49,9 @@ async fn a_relay_at_work_gives_no_false_alarm_not_even_when_it_is_killed() {
         allowed.add_permits(EACH);
         in_flight += bench.verified().await[0].in_flight;
         if round == ROUNDS / 2 {
+            let before = bench.count().await;
+            allowed.add_permits(EACH);
+            bench.wait_until(before + EACH as u64 / 10).await;
             service.signal("KILL");
             service.wait_async(LONG).await;
             // What was out is in nobody's hands now.
