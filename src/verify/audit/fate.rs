@@ -16,10 +16,16 @@ impl Fate<'_> {
     /// Do the sink's own limits explain that it does not hold what was delivered at this moment, at this place?
     pub(super) fn is_let_go(&self, place: u64, at: Timestamp) -> bool {
         let limits = &self.extent.lets_go;
-        let before = |moment: Timestamp| at.0 <= moment.0.saturating_add(slack());
         if let Some(age) = limits.after {
             let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
-            if before(Timestamp(self.now.0.saturating_sub(age))) {
+            let old = |at: Timestamp| {
+                let boundary = self.now.0.saturating_sub(age);
+                at.0 <= boundary.saturating_add(slack())
+            };
+            // A settlement may come long after the message was stored; what stands before a first message that is about
+            // to go is older than that one.
+            let oldest = self.extent.first_at.is_some_and(old);
+            if old(at) || oldest && place < self.extent.first {
                 return true;
             }
         }
@@ -34,7 +40,10 @@ impl Fate<'_> {
         limits.oldest
             && !made_since
             && match place {
-                NOWHERE => self.extent.first_at.is_none_or(before),
+                NOWHERE => self
+                    .extent
+                    .first_at
+                    .is_none_or(|first| at.0 <= first.0.saturating_add(slack())),
                 place => place < self.extent.first,
             }
     }

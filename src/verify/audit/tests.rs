@@ -180,8 +180,18 @@ fn what_a_limit_of_the_sink_explains_is_aged_out() {
         assert_eq!((counts(&report), report.aged_out), ([0; 4], 2), "{limit:?}");
         assert!(report.ok);
     }
-    // A limit that is not reached explains nothing, and neither does one of a stream that was made later.
+    // What was settled long after it was stored is as old as its place says.
     let mut audit = audit();
+    let late = Delivered {
+        position: Some(7),
+        ..delivered(3_000)
+    };
+    read(&mut audit, &[late], &[]);
+    let mut aging = extent(10, 3_000);
+    aging.lets_go.after = Some(Duration::from_secs(3_500));
+    assert_eq!(end(audit, &[late], None, &[], aging).aged_out, 1);
+    // A limit that is not reached explains nothing, and neither does one of a stream that was made later.
+    let mut audit = audit_with(KEPT);
     read(&mut audit, &records, &[held(3_000)]);
     let mut young = extent(3_000, 3_000);
     young.lets_go.oldest = true;
