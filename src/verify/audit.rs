@@ -48,6 +48,8 @@ const HELD: u64 = 16;
 const MISSING: u64 = 32;
 /// Its name was told.
 const NAMED: u64 = 64;
+/// The sink holds it under another message id, because it was replayed.
+const REPLAYED: u64 = 128;
 
 /// What is compared.
 #[derive(Debug, Clone)]
@@ -132,7 +134,7 @@ impl Event {
 
     /// Delivered in the window, to here, and not found.
     fn is_missed(self) -> bool {
-        self.is(RECORDED | JUDGED | HERE) && !self.is(HELD)
+        self.is(RECORDED | JUDGED | HERE) && !self.is(HELD) && !self.is(REPLAYED)
     }
 
     /// When it was delivered; `base` is the beginning of what is read.
@@ -269,6 +271,7 @@ impl Audit {
         (*first, *last) = ((*first).min(held.place), (*last).max(held.place));
         if held.replay {
             self.report.unjudged += u64::from(inside);
+            self.replayed(held);
             return Ok(());
         }
         let full = self.events.len() >= self.scope.most;
@@ -317,6 +320,12 @@ impl Audit {
             self.look_at_order(held, inside);
         }
         Ok(())
+    }
+
+    fn replayed(&mut self, held: &Held) {
+        if let Some(event) = self.events.get_mut(held.id.as_bytes()) {
+            event.stamp |= REPLAYED;
+        }
     }
 
     fn look_at_order(&mut self, held: &Held, inside: bool) {

@@ -97,6 +97,7 @@ impl Audit {
     /// A message of the older part.
     pub fn earlier(&mut self, held: &Held) {
         if held.replay {
+            self.replayed(held);
             return;
         }
         if let Some(event) = self.events.get_mut(held.id.as_bytes()) {
