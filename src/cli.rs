@@ -26,6 +26,7 @@ mod show;
 mod signals;
 mod status;
 mod target;
+mod verify;
 
 use failure::Failure;
 use output::Output;
@@ -95,6 +96,8 @@ enum Command {
     Pause(pause::PauseArgs),
     /// Let a paused source, sink or route go on.
     Resume(pause::PauseArgs),
+    /// Compare what was delivered with what the sinks hold.
+    Verify(verify::VerifyArgs),
     /// The configuration in effect, and what a configuration may say.
     Config(show::ConfigArgs),
 }
@@ -169,6 +172,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Keys(args) => keys::run(&cli.global, &args, &out).await,
         Command::Pause(args) => pause::run(&cli.global, &args, pause::Action::Pause, &out).await,
         Command::Resume(args) => pause::run(&cli.global, &args, pause::Action::Resume, &out).await,
+        Command::Verify(args) => verify::run(&cli.global, &args, &out).await,
         Command::Config(args) => show::run(&cli.global, &args, &out),
     }
 }

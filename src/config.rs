@@ -26,7 +26,6 @@ mod sink;
 mod tree;
 mod value;
 
-pub(crate) use address::percent_decode;
 pub use database::{Database, Pooler, Tls, Wake};
 pub use keys::known_keys;
 pub use load::{DEFAULT_FILE, ENV_PREFIX, Loaded, Place};

@@ -39,6 +39,20 @@ pub fn message_id(source: &str, id: Uuid) -> String {
     text
 }
 
+/// What [`message_id`] made for an event of `source`: its id, and whether it is a replay (`:r<n>` at the end). `None`
+/// for any other text.
+#[cfg(any(feature = "nats", test))]
+pub(crate) fn event_of(source: &str, message_id: &str) -> Option<(Uuid, bool)> {
+    let rest = message_id
+        .strip_prefix(&*encoded(source))?
+        .strip_prefix(':')?;
+    let (id, replay) = match rest.split_once(":r") {
+        Some((id, number)) => (id, number.parse::<u32>().map(|_| true).ok()?),
+        None => (rest, false),
+    };
+    Some((Uuid::try_parse(id).ok()?, replay))
+}
+
 /// The characters that RFC 3986 calls unreserved: they are never percent-encoded in a header.
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~')
@@ -47,6 +61,24 @@ fn is_unreserved(byte: u8) -> bool {
 /// `text` as the headers `Outbox-Key` and `Outbox-Source` have it.
 pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
     percent_encoded(text, is_unreserved)
+}
+
+/// Text with `%41` written out; `None` when that is no UTF-8.
+#[cfg(any(feature = "cli", feature = "nats", test))]
+pub(crate) fn decoded(text: &str) -> Option<String> {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let hex = bytes
+            .get(at + 1..at + 3)
+            .filter(|_| *byte == b'%')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        decoded.push(hex.unwrap_or(*byte));
+        at += if hex.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8(decoded).ok()
 }
 
 /// `text` with every byte of its UTF-8 form that `keep` refuses written as `%XX` (RFC 3986, section 2.1).
@@ -99,6 +131,22 @@ mod tests {
         );
         // An embedder may give any name: it must not break the header.
         assert!(message_id("a:b\r\n", id).starts_with("a%3Ab%0D%0A:"));
+    }
+
+    #[test]
+    fn a_message_id_leads_back_to_its_event() {
+        let id = Uuid::from_u128(7);
+        for source in ["orders", "a:b r1"] {
+            let text = message_id(source, id);
+            assert_eq!(event_of(source, &text), Some((id, false)));
+            assert_eq!(event_of(source, &format!("{text}:r12")), Some((id, true)));
+            for other in [format!("{text}:r"), format!("{text}:x"), format!("x{text}")] {
+                assert_eq!(event_of(source, &other), None, "{other}");
+            }
+        }
+        assert_eq!(event_of("order", &message_id("orders", id)), None);
+        assert_eq!(decoded(&encoded("ä/ %")).as_deref(), Some("ä/ %"));
+        assert_eq!(decoded("%FF"), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use time::OffsetDateTime;
 use time::format_description::BorrowedFormatItem;
+use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
 use uuid::Uuid;
 
@@ -90,6 +91,13 @@ impl Timestamp {
     pub fn now() -> Self {
         let nanos = OffsetDateTime::now_utc().unix_timestamp_nanos();
         Self((nanos / 1_000) as i64)
+    }
+
+    /// From RFC 3339 text; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+        let micros = at.unix_timestamp_nanos().div_euclid(1_000);
+        i64::try_from(micros).ok().map(Self)
     }
 }
 

@@ -31,5 +31,6 @@ pub mod telemetry;
 pub mod testing;
 #[cfg(any(feature = "postgres", feature = "nats"))]
 mod tls;
+pub mod verify;
 
 pub use ractor;

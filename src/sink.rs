@@ -11,6 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::event::Event;
+use trail::Readback;
 
 mod behind;
 pub mod file;
@@ -20,6 +21,7 @@ pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod stdout;
+pub mod trail;
 
 /// A configured destination.
 #[async_trait]
@@ -46,6 +48,19 @@ pub trait Sink: Send + Sync + 'static {
     /// The sink could not be reached.
     async fn remarks(&self) -> Result<Vec<String>, SinkError> {
         Ok(Vec::new())
+    }
+
+    /// For `verify`: what it holds of the events of the database named `source`. Where it cannot be read back, the
+    /// reason.
+    ///
+    /// # Errors
+    /// The sink could not be reached.
+    async fn trail(&self, source: &str) -> Result<Readback, SinkError> {
+        let _ = source;
+        Ok(Readback::No(format!(
+            "a sink of type {} cannot be read back",
+            self.kind()
+        )))
     }
 }
 

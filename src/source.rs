@@ -33,6 +33,7 @@ pub mod share;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod suspects;
+pub mod trail;
 pub mod waiting;
 
 /// A database that holds an outbox.
@@ -438,6 +439,18 @@ pub enum PublishedKeep {
     /// The whole event as well, so that it can be replayed.
     #[default]
     Full,
+}
+
+impl PublishedKeep {
+    /// The word in the configuration.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Receipt => "receipt",
+            Self::Full => "full",
+        }
+    }
 }
 
 /// What the caller of a source can do about an error.

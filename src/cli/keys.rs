@@ -111,7 +111,7 @@ impl KeyArgs {
         }
         let given = self.key.clone().unwrap_or_default();
         let key = match self.encoded {
-            true => crate::config::percent_decode(&given)
+            true => crate::envelope::decoded(&given)
                 .ok_or_else(|| Failure::usage("KEY is not valid percent-encoding of UTF-8 text"))?,
             false => given,
         };
@@ -139,7 +139,7 @@ pub(super) async fn run(global: &Global, args: &KeysArgs, out: &Output) -> Resul
 }
 
 /// A slip in a name would select nothing, and nobody would notice.
-fn known_sink(config: &Config, sink: Option<&str>) -> Result<(), Failure> {
+pub(super) fn known_sink(config: &Config, sink: Option<&str>) -> Result<(), Failure> {
     match sink {
         Some(sink) if !config.sinks.contains_key(sink) => {
             let names: Vec<&str> = config.sinks.keys().map(String::as_str).collect();

@@ -7,6 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
 use super::Database;
+use crate::envelope::decoded;
 
 /// What a database URL leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +51,7 @@ fn sqlite(path: &str) -> Result<PathBuf, &'static str> {
     if path.is_empty() || path.contains(":memory:") {
         return Err("invalid url: an sqlite outbox is a file, as in sqlite://path/to/file.db");
     }
-    percent_decode(path)
+    decoded(path)
         .map(PathBuf::from)
         .ok_or("invalid url: bad percent-encoding")
 }
@@ -84,11 +85,11 @@ impl Database {
                     found.map(|(_, value)| value.into_owned())
                 };
                 let host = word("hostaddr").or_else(|| word("host"));
-                let host = host.or_else(|| percent_decode(url.host_str()?))?;
+                let host = host.or_else(|| decoded(url.host_str()?))?;
                 let port = word("port").and_then(|port| port.parse().ok());
                 let path = Some(url.path().trim_start_matches('/')).filter(|path| !path.is_empty());
                 let user = word("user").unwrap_or_else(|| url.username().to_owned());
-                let dbname = word("dbname").or_else(|| percent_decode(path?));
+                let dbname = word("dbname").or_else(|| decoded(path?));
                 Some(postgres_place(
                     &host,
                     port.or(url.port()),
@@ -186,34 +187,17 @@ impl NatsAddress {
         if self.user.is_some() || self.token.is_some() {
             return Some(());
         }
-        let user = percent_decode(url.username())?;
+        let user = decoded(url.username())?;
         match url.password() {
             Some(password) => {
                 self.user = Some(user);
-                self.password = Some(percent_decode(password)?.into());
+                self.password = Some(decoded(password)?.into());
             }
             None if !user.is_empty() => self.token = Some(user.into()),
             None => {}
         }
         Some(())
     }
-}
-
-/// Text with `%41` written out; `None` when that is no UTF-8.
-pub(crate) fn percent_decode(text: &str) -> Option<String> {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        let hex = bytes
-            .get(at + 1..at + 3)
-            .filter(|_| *byte == b'%')
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        decoded.push(hex.unwrap_or(*byte));
-        at += if hex.is_some() { 3 } else { 1 };
-    }
-    String::from_utf8(decoded).ok()
 }
 
 #[cfg(test)]

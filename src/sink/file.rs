@@ -16,11 +16,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::lines::Lines;
+use super::trail::Readback;
 use super::{Session, Sink, SinkError};
 
 mod append;
+mod trail;
 
 use append::Appender;
+use trail::FileTrail;
 
 /// Where the lines go.
 #[derive(Debug, Clone)]
@@ -60,6 +63,22 @@ impl Sink for File {
         let path = self.options.path.clone();
         blocking(move || append::probe(&path)).await?;
         Ok(Vec::new())
+    }
+
+    /// Reads the file from its beginning. A file that is not there holds nothing; a pipe or a device cannot be read.
+    async fn trail(&self, source: &str) -> Result<Readback, SinkError> {
+        let (path, source) = (self.options.path.clone(), source.to_owned());
+        blocking(move || {
+            if std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
+                let words = format!(
+                    "{} is no regular file and cannot be read back",
+                    path.display()
+                );
+                return Ok(Readback::No(words));
+            }
+            Ok(Readback::Trail(Box::new(FileTrail::new(path, source))))
+        })
+        .await
     }
 }
 

@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use super::trail::Readback;
 use super::{Session, Sink, SinkError};
 use crate::envelope::Template;
 use crate::relay;
@@ -35,12 +36,14 @@ mod silent;
 mod stream;
 mod target;
 mod time;
+mod trail;
 
 use link::Link;
 use order::Order;
 use session::NatsSession;
 use stream::Stream;
 use target::Target;
+use trail::StreamTrail;
 
 /// A stream that takes longer to tell about itself is asked once more.
 const SLOW: Duration = Duration::from_millis(20);
@@ -315,6 +318,23 @@ impl Sink for Nats {
         link.close("looked at").await;
         let remark = |stream: Stream| order::remark(self.mode, &stream.config);
         Ok(stream.map(remark).into_iter().collect())
+    }
+
+    /// By a consumer of its own, which ends with the reading; `trail` says what the user needs.
+    async fn trail(&self, source: &str) -> Result<Readback, SinkError> {
+        let link = Link::open(&self.target, &self.name).await?;
+        match Stream::find(&link, &self.stream).await? {
+            Some(stream) if stream.is_work_queue() => {
+                return Ok(Readback::No(format!(
+                    "stream {} is a work queue, where whoever reads a message takes it: it cannot be read back",
+                    self.stream
+                )));
+            }
+            None if self.create_with.is_none() => return Err(self.missing()),
+            Some(_) | None => {}
+        }
+        let trail = StreamTrail::new(link, self.stream.clone(), source.to_owned());
+        Ok(Readback::Trail(Box::new(trail)))
     }
 }
 

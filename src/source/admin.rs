@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::trail::{Hand, Known, Take, Tally, Window};
 use super::waiting::{KeyEvent, KeyName, Pick, Waiting};
 use super::{Backlog, LeaseView, Pause, SourceError, Target};
 
@@ -85,6 +86,23 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Distinct kinds among the pending events (a bounded sample), for `check`.
     async fn pending_kinds(&self, limit: u32) -> Result<Vec<String>, SourceError>;
+
+    /// Walks what was delivered to `sink` in this window by the database's word: the history, and marks of events
+    /// that are still there. In no particular order, an event perhaps more than once, in statements of bounded work.
+    async fn trail(&self, sink: &str, window: Window, take: Take<'_>) -> Result<(), SourceError>;
+
+    /// What else the window holds for `sink`. Walks the pending events, in statements of bounded work.
+    async fn tally(&self, sink: &str, window: Window) -> Result<Tally, SourceError>;
+
+    /// What is known of each of these events (seq, where it is known, and id), in their order, as of one moment:
+    /// an event that is just being settled is found.
+    async fn trace(
+        &self,
+        events: &[(Option<i64>, Uuid)],
+    ) -> Result<Vec<Option<Known>>, SourceError>;
+
+    /// What operators did to these events for `sink`, as far as the audit tells.
+    async fn hands(&self, sink: &str, seqs: &[i64]) -> Result<Vec<(i64, Hand)>, SourceError>;
 }
 
 /// The roles to grant rights to.

@@ -17,6 +17,7 @@ mod lease;
 mod operate;
 mod source;
 mod store;
+mod trail;
 
 use store::Store;
 

@@ -3,7 +3,7 @@
 //! - `connect`, `pool`: reaching the server; each call on a connection of its own, with a time limit;
 //! - `statements`: the SQL texts under `sql/`, filled with the schema's name once;
 //! - `open`, `read`, `sweep`, `settle`, `lease`, `keep`, `listen`: the parts of [`Source`];
-//! - `migrate`, `admin`, `operate`: the parts of [`Admin`].
+//! - `migrate`, `admin`, `operate`, `trail`: the parts of [`Admin`].
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ use super::admin::{
     Admin, Discarded, DiscardedFilter, Migrated, NewEvent, Operator, Overtakes, PendingMigration,
     Roles, Status,
 };
+use super::trail::{Hand, Known, Take, Tally, Window};
 use super::waiting::{KeyEvent, KeyName, Pick, Waiting};
 use super::{
     Backlog, Begun, Commands, Due, Heartbeat, InHand, LeaseView, Listener, Members, Opened,
@@ -51,6 +52,7 @@ mod statements;
 mod suspects;
 mod sweep;
 mod tls;
+mod trail;
 mod value;
 
 /// What stands between the relay and the server.
@@ -471,5 +473,24 @@ impl Admin for Postgres {
 
     async fn pending_kinds(&self, limit: u32) -> Result<Vec<String>, SourceError> {
         self.sample_kinds(limit).await
+    }
+
+    async fn trail(&self, sink: &str, window: Window, take: Take<'_>) -> Result<(), SourceError> {
+        self.walk_trail(sink, window, take).await
+    }
+
+    async fn tally(&self, sink: &str, window: Window) -> Result<Tally, SourceError> {
+        self.count_trail(sink, window).await
+    }
+
+    async fn trace(
+        &self,
+        events: &[(Option<i64>, Uuid)],
+    ) -> Result<Vec<Option<Known>>, SourceError> {
+        self.look_up(events).await
+    }
+
+    async fn hands(&self, sink: &str, seqs: &[i64]) -> Result<Vec<(i64, Hand)>, SourceError> {
+        self.list_hands(sink, seqs).await
     }
 }

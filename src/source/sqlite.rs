@@ -27,6 +27,7 @@ mod schema;
 mod settle;
 mod source;
 mod suspects;
+mod trail;
 mod walk;
 mod watch_file;
 

@@ -33,6 +33,7 @@ mod leasing;
 mod operating;
 mod reading;
 mod settling;
+mod trailing;
 mod waking;
 mod walking;
 
@@ -202,6 +203,7 @@ pub fn cases() -> Vec<Case> {
         leasing::CASES,
         dying::CASES,
         operating::CASES,
+        trailing::CASES,
         waking::CASES,
     ]
     .concat()

@@ -141,7 +141,12 @@ impl Workplace {
 
     /// Starts the service; its whole output is captured.
     pub fn start(&self, args: &[&str]) -> Process {
-        let mut spawn = Spawn::new(env!("CARGO_BIN_EXE_outboxd"), self.path("service.log"))
+        self.start_program(env!("CARGO_BIN_EXE_outboxd"), args)
+    }
+
+    /// The same with another build of the binary.
+    pub fn start_program(&self, program: &str, args: &[&str]) -> Process {
+        let mut spawn = Spawn::new(program, self.path("service.log"))
             .args(args.iter().copied())
             .current_dir(self.directory.path());
         for (name, value) in &self.env {

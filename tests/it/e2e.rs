@@ -14,4 +14,5 @@ mod process;
 mod quiet;
 mod sharing;
 mod supervision;
+mod verify;
 mod writers;

@@ -34,6 +34,7 @@ mod postgres_migrate;
 mod postgres_read;
 mod postgres_settle;
 mod postgres_tls;
+mod postgres_trail;
 mod sink_lines;
 mod sink_nats;
 mod source_conformance;

@@ -371,8 +371,8 @@ async fn every_hot_statement_walks_an_index() {
         ),
         (
             include_str!("../../src/source/postgres/sql/delete_done.sql"),
-            "text[], bigint",
-            "'{events,other}', 100".into(),
+            "text[], bigint, text",
+            "'{events,other}', 100, 'full'".into(),
         ),
         (
             include_str!("../../src/source/postgres/sql/begun.sql"),

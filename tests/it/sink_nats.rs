@@ -12,3 +12,4 @@ mod opening;
 mod patience;
 mod throughput;
 mod tls;
+mod trail;

@@ -27,5 +27,6 @@ pub mod process;
 pub mod proxy;
 pub mod recorder;
 pub mod roles;
+pub mod verified;
 
 pub use eventually::eventually;

@@ -23,7 +23,7 @@ use crate::sink::{Delivery, Lanes, PublishError, Receipt, Session};
 const MAX_HEADER_BYTES: usize = u16::MAX as usize;
 
 /// By this the stream recognises a repeated event.
-const MESSAGE_ID: &str = "Nats-Msg-Id";
+pub(super) const MESSAGE_ID: &str = "Nats-Msg-Id";
 
 /// By this another stream refuses an event that is not meant for it.
 const EXPECTED_STREAM: &str = "Nats-Expected-Stream";

@@ -8,13 +8,18 @@ use serde_json::json;
 
 use super::answer::ApiError;
 use super::link::{Link, RequestError};
+use crate::event::Timestamp;
 use crate::sink::SinkError;
+use crate::sink::trail::{Extent, LetsGo};
 
 /// Limit for one request to the JetStream API.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What servers take for a stream that says nothing about its dedupe window.
 const USUAL_WINDOW: Duration = Duration::from_secs(120);
+
+/// The size that a message may well have, in bytes.
+const LARGE: u128 = 1 << 20;
 
 const STREAM_NOT_FOUND: u32 = 10_059;
 const STREAM_NAME_IN_USE: u32 = 10_058;
@@ -27,6 +32,8 @@ pub(super) struct Stream {
     pub(super) config: Config,
     #[serde(default)]
     state: State,
+    #[serde(default)]
+    created: String,
 }
 
 /// A stream's configuration as the server echoes it: what was really set, not what was asked for.
@@ -41,6 +48,8 @@ pub(super) struct Config {
     retention: String,
     max_msgs: i64,
     max_bytes: i64,
+    /// Nanoseconds; 0: none.
+    max_age: i64,
     max_msgs_per_subject: i64,
     max_msg_size: i64,
     sealed: bool,
@@ -55,6 +64,10 @@ pub(super) struct Config {
 #[serde(default)]
 struct State {
     consumer_count: u64,
+    messages: u64,
+    bytes: u64,
+    first_seq: u64,
+    first_ts: String,
     last_seq: u64,
 }
 
@@ -115,6 +128,53 @@ impl Stream {
     /// The place of the last message that it ever had, when it was looked at.
     pub(super) fn last_place(&self) -> u64 {
         self.state.last_seq
+    }
+
+    /// Each message is handed out once: whoever reads it takes it from somebody.
+    pub(super) fn is_work_queue(&self) -> bool {
+        self.config.retention == "workqueue"
+    }
+
+    /// What it holds, and what it lets go.
+    pub(super) fn extent(&self) -> Extent {
+        let (config, state) = (&self.config, &self.state);
+        // As if nothing had been deleted from the middle, which makes no room for what went at the beginning.
+        let span = (state.last_seq + 1).saturating_sub(state.first_seq);
+        let bytes = match state.messages {
+            0 => 0,
+            messages => u128::from(state.bytes) * u128::from(span) / u128::from(messages),
+        };
+        // The next message need not fit where the last one that went was larger.
+        let bytes = bytes + (bytes / 10).max(LARGE);
+        let reached = |limit: i64, is: u128| {
+            u128::try_from(limit).is_ok_and(|limit| limit > 0 && is >= limit)
+        };
+        let any = if config.retention == "interest" {
+            Some("it lets a message go when every consumer has it")
+        } else if config.max_msgs_per_subject > 0 {
+            Some("it keeps so many messages of a subject only (max_msgs_per_subject)")
+        } else {
+            None
+        };
+        Extent {
+            container: config.name.clone(),
+            first: state.first_seq,
+            last: state.last_seq,
+            in_time_order: true,
+            first_at: Timestamp::parse(&state.first_ts).filter(|_| state.messages > 0),
+            created: Timestamp::parse(&self.created),
+            lets_go: LetsGo {
+                after: u64::try_from(config.max_age)
+                    .ok()
+                    .filter(|age| *age > 0)
+                    .map(Duration::from_nanos),
+                oldest: config.discard != "new"
+                    && state.messages > 0
+                    && (reached(config.max_msgs, span.into()) || reached(config.max_bytes, bytes)),
+                all: false,
+                any: any.map(|why| format!("stream {}: {why}", config.name)),
+            },
+        }
     }
 
     /// Can it be published to at all?
@@ -209,7 +269,7 @@ pub(super) async fn streams_for(link: &Link, subject: &str) -> Result<Vec<String
 }
 
 /// One request to the API: the server's answer or its refusal.
-async fn ask<T: DeserializeOwned>(
+pub(super) async fn ask<T: DeserializeOwned>(
     link: &Link,
     what: &str,
     body: Vec<u8>,
@@ -251,7 +311,7 @@ fn no_answer(subject: &str, error: RequestError) -> SinkError {
     })
 }
 
-fn refused(what: &str, error: &ApiError) -> SinkError {
+pub(super) fn refused(what: &str, error: &ApiError) -> SinkError {
     SinkError::new(format!("{what}: the server says: {error}"))
 }
 
@@ -287,6 +347,46 @@ mod tests {
             "{found:?}"
         );
         assert!(!sound.config.allow_batched && !sound.config.allow_atomic);
+    }
+
+    #[test]
+    fn what_a_stream_lets_go_is_read_from_its_limits() {
+        let lets_go = |config: serde_json::Value, messages: u64, bytes: u64| {
+            let stream: Stream = serde_json::from_value(json!({
+                "config": config, "created": "2026-01-01T00:00:00Z",
+                "state": {"messages": messages, "bytes": bytes, "first_seq": 4, "last_seq": 9,
+                    "first_ts": "2026-01-02T00:00:00.5Z"},
+            }))
+            .unwrap();
+            let extent = stream.extent();
+            assert_eq!((extent.first, extent.last), (4, 9));
+            assert_eq!(extent.created < extent.first_at, messages > 0);
+            extent.lets_go
+        };
+        let none = json!({"name": "E", "max_msgs": -1, "max_bytes": -1, "max_age": 0});
+        assert_eq!(lets_go(none, 6, 600), LetsGo::default());
+        let aged = lets_go(json!({"name": "E", "max_age": 60_000_000_000_u64}), 6, 600);
+        assert_eq!(aged.after, Some(MINUTE));
+        for (config, full) in [
+            (json!({"name": "E", "max_msgs": 6}), true),
+            (json!({"name": "E", "max_msgs": 7}), false),
+            (json!({"name": "E", "max_bytes": 10 << 20}), true),
+            (json!({"name": "E", "max_bytes": 20 << 20}), false),
+        ] {
+            assert_eq!(lets_go(config.clone(), 6, 9 << 20).oldest, full, "{config}");
+            // What was deleted from the middle changes nothing; a purge leaves nothing that is full.
+            assert_eq!(lets_go(config.clone(), 2, 3 << 20).oldest, full, "{config}");
+            assert!(!lets_go(config.clone(), 0, 0).oldest);
+            let mut refuses = config;
+            refuses["discard"] = json!("new");
+            assert!(!lets_go(refuses, 6, 9 << 20).oldest);
+        }
+        for config in [
+            json!({"name": "E", "max_msgs_per_subject": 1}),
+            json!({"name": "E", "retention": "interest"}),
+        ] {
+            assert!(lets_go(config, 6, 600).any.is_some());
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::source::admin::{
     PendingMigration, SinkCount, Status,
 };
 use crate::source::settlement::Mark;
+use crate::source::trail::{Hand, Known, Take, Tally, Window};
 use crate::source::waiting::{KeyEvent, KeyName, Pick, Waiting};
 use crate::source::{Pause, Source, SourceError, SourceErrorKind, Target};
 use crate::testing::source::NewRow;
@@ -80,11 +81,11 @@ impl Admin for Memory {
     async fn requeue(&self, filter: &DiscardedFilter, _by: &Operator) -> Result<u64, SourceError> {
         let count = {
             let (now, mut store) = (self.now(), self.store());
-            let taken = take(&mut store, filter, now);
+            let taken = take(&mut store, filter, now, Hand::Requeued);
             let mut seqs: Vec<i64> = taken.iter().map(|dead| dead.row.seq).collect();
             let count = seqs.len() as u64;
             for dead in &taken {
-                put_back(&mut store, dead, &taken);
+                put_back(&mut store, dead, &taken, now);
             }
             if count > 0 {
                 seqs.sort_unstable();
@@ -103,7 +104,7 @@ impl Admin for Memory {
         _by: &Operator,
     ) -> Result<u64, SourceError> {
         let now = self.now();
-        Ok(take(&mut self.store(), filter, now).len() as u64)
+        Ok(take(&mut self.store(), filter, now, Hand::Dropped).len() as u64)
     }
 
     async fn overtakes(&self, filter: &DiscardedFilter) -> Result<Overtakes, SourceError> {
@@ -151,6 +152,26 @@ impl Admin for Memory {
         kinds.truncate(limit as usize);
         Ok(kinds)
     }
+
+    async fn trail(&self, sink: &str, window: Window, take: Take<'_>) -> Result<(), SourceError> {
+        self.walk_trail(sink, window, take);
+        Ok(())
+    }
+
+    async fn tally(&self, sink: &str, window: Window) -> Result<Tally, SourceError> {
+        Ok(self.count_trail(sink, window))
+    }
+
+    async fn trace(
+        &self,
+        events: &[(Option<i64>, Uuid)],
+    ) -> Result<Vec<Option<Known>>, SourceError> {
+        Ok(self.look_up(events))
+    }
+
+    async fn hands(&self, sink: &str, seqs: &[i64]) -> Result<Vec<(i64, Hand)>, SourceError> {
+        Ok(self.list_hands(sink, seqs))
+    }
 }
 
 fn new_row(event: &NewEvent) -> Result<NewRow, SourceError> {
@@ -195,17 +216,22 @@ pub(super) fn selected(filter: &DiscardedFilter, dead: &Dead, now: Timestamp) ->
         && filter.older_than.is_none_or(|age| later(at, age) <= now)
 }
 
-fn take(store: &mut Store, filter: &DiscardedFilter, now: Timestamp) -> Vec<Dead> {
+fn take(store: &mut Store, filter: &DiscardedFilter, now: Timestamp, hand: Hand) -> Vec<Dead> {
     let all = std::mem::take(&mut store.discarded);
-    let (taken, left) = all
+    let (taken, left): (Vec<Dead>, _) = all
         .into_iter()
         .partition(|dead| selected(filter, dead, now));
     store.discarded = left;
+    for dead in &taken {
+        store
+            .hands
+            .push((dead.shown.sink.clone(), dead.row.seq, hand));
+    }
     taken
 }
 
 /// The row is pending again for the sinks of `taken`, and done for the rest of its route.
-fn put_back(store: &mut Store, dead: &Dead, taken: &[Dead]) {
+fn put_back(store: &mut Store, dead: &Dead, taken: &[Dead], now: Timestamp) {
     let seq = dead.row.seq;
     if !store.rows.contains_key(&seq) {
         store.show(dead.row.clone());
@@ -216,6 +242,7 @@ fn put_back(store: &mut Store, dead: &Dead, taken: &[Dead]) {
                 next_at: None,
                 last_error: None,
                 failed_at: None,
+                at: now,
                 skip: None,
                 route: dead.route.clone(),
                 kept: None,

@@ -125,7 +125,7 @@ impl Memory {
     pub(super) fn mark_skipped(&self, picks: &[Pick], by: &Operator) -> u64 {
         let mut count = 0;
         {
-            let mut store = self.store();
+            let (now, mut store) = (self.now(), self.store());
             let words = clean(&by.skips());
             for pick in picks {
                 let at = (pick.seq, pick.sink.clone());
@@ -139,6 +139,7 @@ impl Memory {
                     next_at: None,
                     last_error: None,
                     failed_at: None,
+                    at: now,
                     skip: None,
                     route: Arc::from([]),
                     kept: None,

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::event::{Payload, Timestamp};
 use crate::source::admin::{Discarded, base64};
 use crate::source::settlement::{Mark, clean};
+use crate::source::trail::Hand;
 use crate::source::{
     Body, Heartbeat, INLINE_LIMIT, Outcome, Pause, PublishedKeep, Row, Share, SourceError,
     SourceErrorKind, Target, Verdict,
@@ -32,6 +33,8 @@ pub(super) struct Delivery {
     pub(super) next_at: Option<Timestamp>,
     pub(super) last_error: Option<String>,
     pub(super) failed_at: Option<Timestamp>,
+    /// When this was written.
+    pub(super) at: Timestamp,
     /// An operator's word that the sink shall not get it.
     pub(super) skip: Option<String>,
     pub(super) route: Arc<[Arc<str>]>,
@@ -122,6 +125,8 @@ pub(super) struct Store {
     pub(super) instances: HashMap<Uuid, (Heartbeat, Timestamp)>,
     pub(super) commands: Vec<Told>,
     pub(super) pauses: BTreeMap<Target, Pause>,
+    /// What operators did to which event, for which sink.
+    pub(super) hands: Vec<(String, i64, Hand)>,
 }
 
 /// An instance that wants a share of the shards.
@@ -159,6 +164,7 @@ impl Store {
             instances: HashMap::new(),
             commands: Vec::new(),
             pauses: BTreeMap::new(),
+            hands: Vec::new(),
         }
     }
 
@@ -287,6 +293,7 @@ impl Store {
             attempts,
             next_at,
             failed_at: last_error.is_some().then_some(now),
+            at: now,
             last_error,
             skip: self
                 .deliveries

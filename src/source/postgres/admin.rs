@@ -171,7 +171,7 @@ impl Postgres {
         };
         seqs.dedup();
         self.tell(&mut session, "look", &seqs, by).await?;
-        self.audit(&mut session, "requeue", by, selection(filter, taken))
+        self.audit(&mut session, "requeue", by, selection(filter, taken, &seqs))
             .await?;
         session.finish(REQUEUING).await?;
         Ok(taken)
@@ -184,8 +184,15 @@ impl Postgres {
     ) -> Result<u64, SourceError> {
         let mut session = self.admin.transaction(DROPPING, true).await?;
         let call = filtered(query(self.sql.discarded_drop.text()), filter);
-        let dropped = session.execute(DROPPING, call).await?;
-        self.audit(&mut session, "drop", by, selection(filter, dropped))
+        let rows = session.rows(DROPPING, call).await?;
+        let mut seqs: Vec<i64> = Vec::with_capacity(rows.len());
+        for row in &rows {
+            seqs.push(self.column(DROPPING, row, 0)?);
+        }
+        let dropped = seqs.len() as u64;
+        seqs.sort_unstable();
+        seqs.dedup();
+        self.audit(&mut session, "drop", by, selection(filter, dropped, &seqs))
             .await?;
         session.finish(DROPPING).await?;
         Ok(dropped)
@@ -234,10 +241,11 @@ impl Postgres {
     }
 }
 
-/// What the audit keeps of a filter.
-fn selection(filter: &DiscardedFilter, count: u64) -> Value {
+/// What the audit keeps of a filter, and of what it selected.
+fn selection(filter: &DiscardedFilter, count: u64, seqs: &[i64]) -> Value {
     json!({
         "count": count,
+        "seqs": seqs,
         "ids": filter.ids,
         "sink": filter.sink,
         "kind": filter.kind,

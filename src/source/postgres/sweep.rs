@@ -188,7 +188,8 @@ impl Postgres {
         let unique: HashSet<&str> = required.iter().map(|sink| &**sink).collect();
         let call = query(self.sql.delete_done.text())
             .bind(unique.into_iter().collect::<Vec<&str>>())
-            .bind(i64::from(limit));
+            .bind(i64::from(limit))
+            .bind(self.options.keep.as_str());
         let removed: i64 = self.only(DONE, &self.relay.rows(DONE, call).await?, 0)?;
         Ok(removed.unsigned_abs())
     }

@@ -17,6 +17,7 @@ use crate::source::admin::{
     Admin, Discarded, DiscardedFilter, InstanceView, Migrated, NewEvent, Operator, Overtakes,
     PendingMigration, SinkCount, Status, base64,
 };
+use crate::source::trail::{Hand, Known, Take, Tally, Window};
 use crate::source::waiting::{KeyEvent, KeyName, Pick, Waiting};
 use crate::source::{Pause, Source as _, SourceError, Target};
 
@@ -195,6 +196,25 @@ impl Admin for Sqlite {
             Ok(kinds.into_iter().map(decode::text).collect())
         };
         self.reader.limited("read pending kinds", read).await
+    }
+
+    async fn trail(&self, sink: &str, window: Window, take: Take<'_>) -> Result<(), SourceError> {
+        self.walk_trail(sink, window, take).await
+    }
+
+    async fn tally(&self, sink: &str, window: Window) -> Result<Tally, SourceError> {
+        self.count_trail(sink, window).await
+    }
+
+    async fn trace(
+        &self,
+        events: &[(Option<i64>, Uuid)],
+    ) -> Result<Vec<Option<Known>>, SourceError> {
+        self.look_up(events).await
+    }
+
+    async fn hands(&self, _sink: &str, seqs: &[i64]) -> Result<Vec<(i64, Hand)>, SourceError> {
+        self.list_hands(seqs).await
     }
 }
 

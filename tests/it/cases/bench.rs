@@ -14,12 +14,14 @@ use outboxd::route::{Route, Routes};
 use outboxd::sink::nats::{self as nats_sink, Nats};
 use outboxd::source::postgres::{self as postgres_source, Postgres};
 use outboxd::status::DatabaseState;
+use outboxd::verify::Report;
 use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::time::Instant;
 
 use crate::postgres_fixture;
 use crate::support::postgres::Database;
-use crate::support::{eventually, nats, postgres};
+use crate::support::roles::Role;
+use crate::support::{eventually, nats, postgres, verified};
 
 /// Longer than anything here takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -102,6 +104,18 @@ impl Place {
     /// Waits until the outbox is empty: every event is settled.
     pub async fn emptied(&self) {
         emptied(&self.database).await;
+    }
+
+    /// What the database delivered and what the stream holds fit; looked at with a viewer's rights.
+    pub async fn verified(&self) {
+        verified::assert_fits(&self.report().await);
+    }
+
+    /// What `verify` finds.
+    pub async fn report(&self) -> Report {
+        let viewer = postgres_fixture::source_of(&self.database, Role::Viewer, |_| {});
+        let sink = nats_sink::Options::new("events", self.nats.url(), "EVT", "evt.{kind}");
+        verified::report(&viewer, "events", &Nats::new(sink).unwrap()).await
     }
 
     pub async fn number(&self, sql: &str) -> i64 {

@@ -42,6 +42,7 @@ async fn c10_a_lost_acknowledgement_leaves_one_copy() {
     assert_eq!(relay.metric("retried_total", &[]), 0.0);
     let attempts = "select attempts from outbox.published where ordering_key = 'k'";
     assert_eq!(place.number(attempts).await, 0);
+    place.verified().await;
 }
 
 /// Both `run` and `check` say that the stream forgets too soon, and every copy has the same message id, by which a
@@ -80,6 +81,8 @@ async fn c11_a_dedupe_window_that_is_too_short_is_told_and_copies_can_be_told() 
     let ids: BTreeSet<_> = all.iter().map(|m| m.header("Nats-Msg-Id")).collect();
     assert_eq!(ids.len(), 1, "{ids:?}");
     assert!(all.iter().all(|m| m.header("Outbox-Attempt").is_some()));
+    // The copies that it is about are what an audit finds.
+    assert_eq!(place.report().await.duplicated.count, 2);
 }
 
 /// A row is handed over once: it is known by its number until its deletion has been seen by every read under way.
@@ -113,6 +116,7 @@ async fn c13_a_burst_of_due_rows_goes_out_once_each() {
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
     let charged = "select count(*) from outbox.published where attempts > 0";
     assert_eq!(place.number(charged).await, 0);
+    place.verified().await;
 }
 
 /// Ownership, not slowness, decides who may send: a lease is renewed while its owner waits for answers.
@@ -145,6 +149,7 @@ async fn c14_a_second_instance_takes_nothing_that_the_first_is_still_sending() {
     assert_eq!(first.metric("lease_lost_total", &[]), 0.0);
     let all = place.nats.stored("EVT").await;
     assert_eq!(numbers(&all, "k1"), [1, 2, 3, 4, 5]);
+    place.verified().await;
 }
 
 /// A feed has one forward read under way; whatever asks for another one meanwhile asks for the next.
@@ -218,6 +223,7 @@ async fn c16_wake_ups_that_overlap_start_one_read() {
     place.emptied().await;
     assert_eq!(place.heard.count(), 500);
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
+    place.verified().await;
 }
 
 /// A publish that could outlive the lease is refused at the start, in words that name both keys.
@@ -269,4 +275,5 @@ async fn c17_a_run_longer_than_the_lease_keeps_it() {
     assert_eq!(standby.metric("published_total", &[]), 0.0);
     let all = place.nats.stored("EVT").await;
     assert_eq!(numbers(&all, "k"), (1..=10).collect::<Vec<u64>>());
+    place.verified().await;
 }

@@ -52,6 +52,7 @@ async fn c19_two_databases_with_equal_ids_lose_nothing_in_one_stream() {
     emptied(&copy).await;
     place.emptied().await;
     assert_eq!(relay.metric("duplicates_total", &[]), 0.0);
+    place.verified().await;
 }
 
 /// A duplicate on a first hand-over means that somebody else uses the same message ids: that is counted apart.
@@ -81,6 +82,7 @@ async fn c19_a_duplicate_that_cannot_be_one_is_counted() {
     relay
         .counted("duplicates_total", &[r#"expected="false""#], 1.0)
         .await;
+    place.verified().await;
 }
 
 /// Only an acknowledgement that was read and that names the stream settles an event as published.
@@ -109,6 +111,7 @@ async fn c20_nothing_counts_as_published_while_the_broker_is_away() {
     let all = place.stored(6).await;
     assert_eq!(numbers(&all, "k"), [1, 2, 3, 4, 5]);
     place.emptied().await;
+    place.verified().await;
 }
 
 /// An outcome names number and id of its event, so it can touch no other row, however late it comes.
@@ -139,6 +142,7 @@ async fn c22_rows_that_come_between_sending_and_settling_are_left_alone() {
     .await;
     let left = "select count(*) from outbox.event where kind = 'late'";
     assert_eq!(place.number(left).await, 100);
+    place.verified().await;
 }
 
 /// A table that was made anew under the relay has the same numbers and other ids: late outcomes miss, and the
@@ -179,6 +183,7 @@ async fn c22_a_table_made_anew_gets_no_outcome_of_the_old_one() {
     let kinds = "select string_agg(distinct kind, ',') from outbox.published";
     assert_eq!(place.text(kinds).await, "new");
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
+    place.verified().await;
 }
 
 /// An acknowledgement without a sequence names no message: the event is sent again until one does.
@@ -199,6 +204,8 @@ async fn c25_a_duplicate_of_nothing_is_no_success() {
     assert_eq!(broker.published().len(), 3);
     let receipt = "select stream || ' ' || position from outbox.published";
     assert_eq!(place.text(receipt).await, "EVT 7");
+    // The broker only acts as if it kept something, and an audit tells.
+    assert_eq!(place.report().await.missing.count, 1);
 }
 
 /// "Full" is said of the stream, not of the event: it is waited for, and nothing is charged.
@@ -239,6 +246,8 @@ async fn c26_a_full_stream_makes_the_relay_wait() {
     let discarded = "select count(*) from outbox.discarded";
     assert_eq!(place.number(discarded).await, 0);
     assert_eq!(relay.metric("retried_total", &[]), 0.0);
+    // Not verified: what made room was purged, and an audit tells.
+    assert_eq!(place.report().await.missing.count, 3);
 }
 
 /// A stream that throws away what it has acknowledged is named by `check` and by `run`.
@@ -254,6 +263,7 @@ async fn c26_a_stream_that_throws_old_events_away_is_told() {
     crate::cli_run::ready(&url).await;
     let output = service.output();
     assert!(output.contains(words), "{output}");
+    place.verified().await;
 }
 
 /// A number that was not visible when reading passed it is a gap, and gaps are looked into until nobody can fill
@@ -281,6 +291,7 @@ async fn c28_a_row_far_behind_the_newest_is_still_delivered() {
     place.emptied().await;
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
     assert_eq!(relay.metric("inversions_total", &[]), 0.0);
+    place.verified().await;
 }
 
 /// Nothing that is stored depends on the cluster: pending means that the row is there.
@@ -312,6 +323,9 @@ async fn c29_pending_rows_go_out_from_a_restored_dump() {
     assert_eq!(ids.join(","), pending);
     assert_eq!(all[5].header("Outbox-Seq"), Some("6"));
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
+    // The history of what went out after the dump is gone with the database, and an audit tells.
+    let report = place.report().await;
+    assert_eq!((report.without_row.count, report.missing.count), (1, 0));
 }
 
 /// A restore under a running relay changes the table's identity, and the claimer begins again at the lowest row,
@@ -334,6 +348,7 @@ async fn c29_a_restore_under_a_running_relay_is_noticed() {
     assert_eq!(numbers(&all, "k"), [1, 2, 3, 4, 5]);
     assert_eq!(all[3].header("Outbox-Seq"), all[4].header("Outbox-Seq"));
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
+    place.verified().await;
 }
 
 fn dump(server: &postgres::Server, database: &str) -> tempfile::NamedTempFile {

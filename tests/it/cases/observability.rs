@@ -48,6 +48,7 @@ async fn c94_the_writers_trace_context_arrives_as_it_was_stored() {
         place.number("select count(*) from outbox.discarded").await,
         0
     );
+    place.verified().await;
 }
 
 /// Labels are names from the configuration and words of closed sets: the number of series has nothing to do with
@@ -91,6 +92,7 @@ async fn c95_ten_thousand_keys_and_errors_make_no_more_series() {
     for word in ["key-", "kind.", "no room", "overflow"] {
         assert!(!text.contains(word), "{word} in\n{text}");
     }
+    place.verified().await;
 }
 
 /// A change of state is a line; an event that waits, or a failed attempt to reconnect, is none.
@@ -144,4 +146,5 @@ async fn c97_an_outage_is_a_few_lines_however_many_events_wait() {
     // An idle while, some renewals and samples long.
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(lines(), before, "{}", service.output());
+    place.verified().await;
 }

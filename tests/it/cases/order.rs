@@ -69,6 +69,7 @@ async fn c01_a_later_number_waits_for_an_earlier_one_that_is_not_committed_yet()
     );
     assert_eq!(relay.metric("inversions_total", &[]), 0.0);
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
+    place.verified().await;
 }
 
 /// Without the guard nothing waits, and every event that comes late for its key is counted.
@@ -90,6 +91,8 @@ async fn c01_an_inversion_is_delivered_late_and_counted() {
     relay.counted("inversions_total", &[], 1.0).await;
     assert_eq!(relay.metric("inversions_total", &[]), 1.0);
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
+    // Whoever reads the stream finds them the wrong way round.
+    assert_eq!(place.report().await.out_of_order.count, 1);
 }
 
 /// A key has one sequencer, which offers the next event only when the one before is published or set aside.
@@ -125,6 +128,7 @@ async fn c02_nothing_of_a_key_passes_its_failed_head() {
     // The outage was nobody's fault, the refusal the head's.
     let attempts = "select string_agg(attempts::text, ',' order by seq) from outbox.published";
     assert_eq!(place.text(attempts).await, "1,0,0");
+    // Not verified: the broker is a script and keeps nothing.
 }
 
 /// A deadline that goes on counting while the process stands still stops it from sending, and the token in the
@@ -203,4 +207,5 @@ async fn stopped_after_the_first_of(rows: u64) {
     assert_eq!(stored, (1..=rows).collect::<Vec<_>>());
     let finished = "select count(*) from outbox.published";
     assert_eq!(place.number(finished).await, all as i64);
+    place.verified().await;
 }

@@ -225,6 +225,7 @@ async fn c88_each_role_does_its_work_with_the_printed_rights_and_nothing_else() 
     let status = command(Role::Viewer, &["status", "--output", "json"]).code(0);
     assert_eq!(status.json()["feeds"][0]["discarded"], 1, "{status:?}");
     command(Role::Viewer, &["discarded", "list"]).code(0);
+    command(Role::Viewer, &["verify"]).code(0);
     let requeue = ["discarded", "requeue", "--all", "--force"];
     for role in [Role::Viewer, Role::Writer, Role::Relay] {
         let ended = command(role, &requeue).code(1);
@@ -238,6 +239,7 @@ async fn c88_each_role_does_its_work_with_the_printed_rights_and_nothing_else() 
         assert_ne!(ended.stderr.contains("permission denied"), ended.code == 0);
     }
     command(Role::Operator, &["discarded", "drop", "--all"]).code(0);
+    place.verified().await;
 }
 
 /// A right that goes, or a role that may no longer log in, is waited for in words and costs no event anything.
@@ -303,4 +305,5 @@ async fn c88_a_role_in_trouble_is_told_and_waited_for() {
     assert_eq!(numbers(&place.stored(5).await, "k"), [1, 2, 3, 4, 5]);
     assert_eq!(relay.metric("retried_total", &[]), 0.0);
     assert_eq!(relay.metric("discarded_total", &[]), 0.0);
+    place.verified().await;
 }

@@ -138,6 +138,7 @@ impl Calm {
             .map(|m| number_in(&m.payload))
             .collect();
         assert_eq!(good, (1..=u64::from(self.good)).collect::<Vec<_>>());
+        self.place.verified().await;
     }
 }
 
@@ -210,6 +211,7 @@ async fn c59_an_event_above_the_relays_own_bounds_arrives() {
     place.emptied().await;
     assert_eq!(relay.metric("discarded_total", &[]), 0.0);
     assert_eq!(relay.metric("restarts_total", &[]), 0.0);
+    place.verified().await;
 }
 
 /// Names and values are checked before the client sees them, which would panic or cut them.

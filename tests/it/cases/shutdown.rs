@@ -92,6 +92,7 @@ async fn stopped_in_the_middle(batches: bool) {
             .ok_or(published.to_string())
     })
     .await;
+    place.verified().await;
 }
 
 /// Long leases, few permits: most of what was read waits for its turn.
@@ -122,6 +123,7 @@ async fn c74_a_stop_gives_back_what_was_queued() {
     assert!(stopped.elapsed() < Duration::from_secs(5));
     assert_eq!(place.heard.count(), 50);
     assert_eq!(second.metric("missed_total", &[]), 0.0);
+    place.verified().await;
 }
 
 /// An answer that is dropped says that nothing was sent, and what was sent is marked as a possible repeat: both are
@@ -151,6 +153,7 @@ async fn c74_a_publisher_that_dies_loses_nothing_that_was_queued() {
     // At most what was under way went out twice.
     assert!(place.heard.count() <= 55, "{}", place.heard.count());
     assert_eq!(relay.metric("retried_total", &[]), 0.0);
+    place.verified().await;
 }
 
 /// Releasing is a courtesy with a time limit: without the database the leases end by the database's clock.
@@ -192,6 +195,7 @@ async fn c76_a_stop_without_the_database_ends_in_time_and_the_leases_by_themselv
     assert_eq!(place.nats.stored("EVT").await.len(), 20);
     let rest = (20 - before) as f64;
     assert_eq!(standby.metric("published_total", &[]), rest);
+    place.verified().await;
 }
 
 /// An event that was sent and not answered is unknown, whatever became of its key, and the report says so.
@@ -243,4 +247,5 @@ async fn stopped_without_the_broker(batches: bool) {
     })
     .await;
     assert_eq!(next.metric("retried_total", &[]), 0.0);
+    place.verified().await;
 }

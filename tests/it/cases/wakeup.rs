@@ -133,6 +133,7 @@ async fn c34_a_half_open_channel_is_noticed_and_replaced() {
         assert!(delay < Duration::from_millis(400), "{delay:?}");
     }
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
+    place.verified().await;
 }
 
 /// Whatever ends the channel, its connection is thrown away and a new one is made; each loss is told once.
@@ -185,6 +186,7 @@ async fn c35_the_channel_survives_a_reset_a_crash_and_a_termination() {
     // Lost and open again, three times; the rest is about the crash of the server.
     assert_eq!(about_it.count(), 6, "{lines:#?}");
     assert!(lines.len() < 15, "{lines:#?}");
+    place.verified().await;
 }
 
 /// A relay that hears of events only through the channel, for a minute at least.
@@ -226,6 +228,7 @@ async fn c37_a_new_claimer_is_woken_as_the_old_one_was() {
         assert!(delay < Duration::from_secs(1), "{delay:?}");
     }
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
+    place.verified().await;
 }
 
 /// A panic beside the channel ends the channel, not the wish to have one.
@@ -243,4 +246,5 @@ async fn c37_a_channel_that_panics_is_opened_again() {
     relay.listening(true).await;
     let delay = delay(&place, 3).await;
     assert!(delay < Duration::from_secs(1), "{delay:?}");
+    place.verified().await;
 }

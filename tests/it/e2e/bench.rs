@@ -15,6 +15,8 @@ use std::time::Duration;
 use outboxd::config::{Loaded, Place, build};
 use outboxd::metrics::Metrics;
 use outboxd::relay::{self, Relay};
+use outboxd::source::postgres::Postgres;
+use outboxd::verify::Report;
 use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -25,7 +27,7 @@ use crate::support::nats::Stored;
 use crate::support::postgres::{self, Database};
 use crate::support::process::Process;
 use crate::support::roles::Role;
-use crate::support::{eventually, nats, roles};
+use crate::support::{eventually, nats, roles, verified};
 
 /// Longer than anything here takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -102,6 +104,7 @@ impl Bench {
         for (key, value) in settings {
             let name = format!("OUTBOXD__{}", key.to_uppercase().replace('.', "__"));
             self.place = self.place.env(&name, value);
+            self.settings.retain(|(known, _)| *known != name);
             self.settings.push((name, (*value).to_owned()));
         }
         self
@@ -139,6 +142,29 @@ impl Bench {
     /// Starts the program.
     pub fn process(&self) -> Process {
         self.place.start(&["run"])
+    }
+
+    // ---- the last word ------------------------------------------------------------------------------
+
+    /// What the database delivered and what each sink holds fit; looked at with a viewer's rights.
+    pub async fn verified(&self) -> Vec<Report> {
+        let reports = self.reports().await;
+        reports.iter().for_each(verified::assert_fits);
+        reports
+    }
+
+    /// What `verify` finds, per sink.
+    pub async fn reports(&self) -> Vec<Report> {
+        let config = self.config();
+        let mut options = roles::options(&self.database.url_of(Role::Viewer));
+        options.schema = config.databases["orders"].schema.clone();
+        let viewer = Postgres::new(options).unwrap();
+        let mut reports = Vec::new();
+        for (name, sink) in &config.sinks {
+            let sink = build::sink(name, sink, &config).unwrap();
+            reports.push(verified::report(&viewer, name, &*sink).await);
+        }
+        reports
     }
 
     // ---- writing ------------------------------------------------------------------------------------

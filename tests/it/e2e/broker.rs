@@ -50,6 +50,7 @@ async fn a_broker_that_is_absent_at_the_start_is_waited_for() {
     assert!(seen.iter().all(|message| message.attempt == 1));
     nothing_was_charged(&bench).await;
     assert!(running.relay.board().ready().is_empty());
+    bench.verified().await;
 }
 
 /// Writers that go on through the outage: one transaction for each event, round the keys.
@@ -106,6 +107,7 @@ async fn stopped_in_the_middle(clean: bool) {
     running.drained(LONG).await;
     assert_eq!(running.metric("retried_total"), 0.0);
     assert_eq!(running.metric("missed_total"), 0.0);
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -165,6 +165,7 @@ async fn restarted(crash: bool) {
     assert!(sent.duplicates() <= 3 * 4_096, "{}", sent.duplicates());
     assert_eq!(running.metric("missed_total"), 0.0);
     running.relay.shutdown().await.unwrap();
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -213,4 +214,5 @@ async fn settlements_that_a_crash_took_back_are_made_again_soon() {
     running.drained(LONG).await;
     assert_exactly(&written, &bench.seen().await);
     assert_eq!(running.metric("missed_total"), 0.0);
+    bench.verified().await;
 }

@@ -158,4 +158,5 @@ async fn a_sink_that_refuses_everything_costs_the_others_nothing_and_catches_up_
         .number("select count(*) from outbox.discarded")
         .await;
     assert_eq!(discarded, 0);
+    three.bench.verified().await;
 }

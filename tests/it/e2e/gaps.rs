@@ -62,6 +62,7 @@ async fn a_transaction_that_writes_before_and_behind_the_cursor_keeps_its_order(
     seen.remove(0);
     assert_exactly(&written, &seen);
     assert_eq!(running.metric("inversions_total"), 0.0);
+    bench.verified().await;
 }
 
 #[tokio::test]
@@ -77,6 +78,7 @@ async fn more_rows_in_a_gap_than_one_look_shows_still_go_first() {
     seen.remove(0);
     assert_exactly(&written, &seen);
     assert_eq!(running.metric("inversions_total"), 0.0);
+    bench.verified().await;
 }
 
 #[tokio::test]
@@ -92,6 +94,10 @@ async fn off_goes_on_and_counts_the_late_one_as_an_inversion() {
     running.drained(LONG).await;
     assert_eq!(running.metric("inversions_total"), 1.0);
     assert_eq!(running.metric("missed_total"), 0.0);
+    // Whoever reads the stream finds them the wrong way round.
+    let report = &bench.reports().await[0];
+    assert_eq!((report.out_of_order.count, report.missing.count), (1, 0));
+    assert_eq!(report.out_of_order.first[0].seq, Some(late[0].seq));
 }
 
 #[tokio::test]
@@ -123,6 +129,7 @@ async fn off_forgets_a_gap_that_was_rolled_back() {
     running.drained(SOON).await;
     assert_eq!(by_key(&bench.seen().await)["k"], [written[0].seq]);
     assert_eq!(running.metric("inversions_total"), 0.0);
+    bench.verified().await;
 }
 
 #[tokio::test]
@@ -137,6 +144,7 @@ async fn hold_waits_for_the_late_one() {
     seen.remove(0);
     assert_exactly(&written, &seen);
     assert_eq!(running.metric("inversions_total"), 0.0);
+    bench.verified().await;
 }
 
 #[tokio::test]
@@ -151,6 +159,7 @@ async fn hold_goes_on_after_a_rollback() {
     seen.remove(0);
     assert_exactly(&written, &seen);
     running.drained(SOON).await;
+    bench.verified().await;
 }
 
 #[tokio::test]
@@ -162,6 +171,7 @@ async fn hold_goes_on_when_the_writer_dies() {
     nothing_leaves(&bench).await;
     drop(first);
     bench.wait_within(SOON, 2).await;
+    bench.verified().await;
 }
 
 /// A transaction in two phases has left its session, but may still show its rows.
@@ -200,6 +210,7 @@ async fn off_delivers_what_a_prepared_transaction_commits() {
     assert_exactly(&written, &seen);
     running.drained(SOON).await;
     assert_eq!(running.metric("missed_total"), 0.0);
+    bench.verified().await;
 }
 
 #[tokio::test]
@@ -210,6 +221,7 @@ async fn hold_waits_for_a_prepared_transaction_that_commits() {
     assert_exactly(&written, &seen);
     assert_eq!(seen[0].id, written[0].id, "the lower number first");
     running.drained(SOON).await;
+    bench.verified().await;
 }
 
 #[tokio::test]
@@ -219,6 +231,7 @@ async fn hold_waits_for_a_prepared_transaction_that_rolls_back() {
     seen.remove(0);
     assert_exactly(&written, &seen);
     running.drained(SOON).await;
+    bench.verified().await;
 }
 
 #[tokio::test]
@@ -251,6 +264,7 @@ async fn hold_does_not_wait_for_transactions_that_are_none_of_its_business() {
     seen.remove(0);
     assert_exactly(&written, &seen);
     running.drained(SOON).await;
+    bench.verified().await;
 }
 
 /// A key that waits for its head's time reads its own run afterwards, which must not go past a gap either.
@@ -275,4 +289,5 @@ async fn hold_keeps_the_order_of_a_key_that_was_waiting_for_its_time() {
     let seen = bench.wait_within(SOON, 4).await;
     assert_eq!(by_key(&seen)["k"][1..], [late[0].seq, early[0].seq]);
     assert_eq!(running.metric("inversions_total"), 0.0);
+    bench.verified().await;
 }

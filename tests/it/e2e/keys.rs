@@ -32,6 +32,7 @@ async fn a_delayed_event_holds_its_key_and_nobody_else() {
     assert_eq!(by_key(&seen)["late"].len(), 11);
     assert_in_order(&seen);
     assert_eq!(running.metric("missed_total"), 0.0);
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,4 +81,5 @@ async fn a_hot_key_of_fifty_thousand_slows_nobody() {
     let _next = bench.relay().await;
     let seen = bench.wait_within(LONG, stored.len() + 1_000).await;
     assert_in_order(&seen);
+    bench.verified().await;
 }

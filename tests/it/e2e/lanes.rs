@@ -75,6 +75,7 @@ async fn all_is_well(bench: &Bench, running: &Running, written: &[Written]) {
     let discarded = bench.number("select count(*) from outbox.discarded").await;
     assert_eq!(discarded, 0);
     println!("{} events", written.len());
+    bench.verified().await;
 }
 
 /// What a relay needs to go on soon.

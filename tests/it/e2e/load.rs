@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::bench::{Bench, LONG, Seen, assert_exactly, by_key, sum_of};
 use super::writers::{self, Plan};
 use crate::cli_bin::Workplace;
-use crate::support::eventually;
 use crate::support::roles::Role;
+use crate::support::{eventually, verified};
 
 /// A sweep every second, so that "nothing was missed" is looked at all the time.
 const SWEEP: (&str, &str) = ("databases.orders.sweep_every", "1s");
@@ -50,6 +50,7 @@ async fn postgres_to_nats(plan: Plan, guard: &str) {
     assert_eq!(kept, seen.len() as i64, "each has its receipt");
     // A sweep over the empty table finds nothing either.
     running.relay.shutdown().await.unwrap();
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -142,6 +143,13 @@ async fn the_same_from_sqlite_to_a_file() {
     for name in ["missed_total", "inversions_total", "lease_lost_total"] {
         assert_eq!(sum_of(&text, name), 0.0, "{name}");
     }
+    let sink = build::sink("log", &config.sinks["log"], &config).unwrap();
+    let report = verified::report(&*outbox.admin, "log", &*sink).await;
+    verified::assert_fits(&report);
+    assert_eq!(
+        (report.delivered, report.held),
+        (seen.len() as u64, seen.len() as u64)
+    );
 }
 
 fn lines_of(path: &Path) -> Vec<Seen> {

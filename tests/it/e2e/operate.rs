@@ -155,6 +155,7 @@ async fn a_pause_holds_within_a_second_through_a_takeover_until_it_is_resumed() 
     assert_eq!(audit[1], ("tester".to_owned(), "resume".to_owned(), None));
     let none = bench.number("select count(*) from outbox.discarded").await;
     assert_eq!(none, 0);
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,6 +179,7 @@ async fn a_command_wakes_a_quiet_database() {
     bench.outboxd(&["keys", "resume", "k"]).code(0);
     bench.wait_within(SOON, 3).await;
     bench.emptied().await;
+    bench.verified().await;
 }
 
 /// A stream that refuses large messages of other kinds than the rest as long as it is told to.
@@ -331,6 +333,7 @@ async fn a_blocked_key_is_shown_freed_blocked_again_and_its_head_skipped() {
     let actions: Vec<String> = audit(&bench).await.into_iter().map(|row| row.1).collect();
     assert_eq!(actions, ["retry", "skip"]);
     drop(service);
+    bench.verified().await;
 }
 
 fn again_seq(bench: &Bench, key: &str) -> i64 {
@@ -452,6 +455,7 @@ async fn c07_set_aside_events_come_back_in_their_order_and_tell_what_they_overta
     expected.extend(1..=30);
     assert_eq!(by_key(&seen)["k"], expected);
     drop(service);
+    bench.verified().await;
 }
 
 /// C43: a delayed head holds its key back; that shows, and an operator can skip it.
@@ -487,4 +491,5 @@ async fn c43_a_delayed_head_is_named_with_its_time_and_can_be_skipped() {
     let seen = bench.wait_within(SOON, 3).await;
     assert_eq!(by_key(&seen)["k"], [2, 3]);
     drop(service);
+    bench.verified().await;
 }

@@ -48,6 +48,7 @@ async fn set_aside_at_once(kind: &str, payload_bytes: usize, code: &str) {
     assert_eq!(code_of_the_discard(&bench).await, expected);
     assert_eq!(running.metric("discarded_total"), 1.0);
     assert_eq!(running.metric("retried_total"), 0.0);
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -153,6 +154,7 @@ async fn retried_for_long(nats: nats::Server, kind: &str, subjects: &str) {
     let discarded = bench.number("select count(*) from outbox.discarded").await;
     assert_eq!(discarded, 0);
     running.relay.shutdown().await.unwrap();
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -202,4 +204,5 @@ async fn a_healed_poison_lets_its_key_go_on_in_order() {
     assert_eq!(by_key(&seen)["poison"].len(), 1 + behind.len());
     let poison = seen.iter().find(|message| message.key == "poison").unwrap();
     assert!(poison.attempt >= 3, "{poison:?}");
+    bench.verified().await;
 }

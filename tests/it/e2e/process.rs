@@ -119,6 +119,7 @@ async fn sigterm_in_a_batch_waits_for_the_answers_and_the_next_one_goes_on_at_on
     bench.emptied().await;
     assert_exactly(&written, &seen);
     assert_eq!(sent.duplicates(), 0, "nothing was left unknown");
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,6 +149,7 @@ async fn a_grace_that_is_not_enough_leaves_unknown_outcomes_that_repeat_under_th
     assert_exactly(&written, &seen);
     let duplicates = sent.duplicates();
     assert!(duplicates <= unknown, "{duplicates} of {unknown}");
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,6 +179,7 @@ async fn a_grace_that_is_not_enough_for_a_lane_leaves_its_events_for_the_next_on
     let seen = bench.wait_for(written.len()).await;
     bench.emptied().await;
     assert_exactly(&written, &seen);
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -208,6 +211,7 @@ async fn a_second_signal_ends_at_once() {
     let seen = bench.wait_for(written.len()).await;
     bench.emptied().await;
     assert_exactly(&written, &seen);
+    bench.verified().await;
 }
 
 /// Settings under which a killed process is replaced soon.
@@ -269,6 +273,7 @@ async fn killed_in_the_middle(standby: bool) {
     // In flight, one of each key, and settled by answer but not yet in the database, at each kill.
     assert!(duplicates <= 3 * 2_048, "{duplicates}");
     drop((service, second));
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -74,4 +74,5 @@ async fn a_quiet_database_gets_no_statement_and_the_next_insert_wakes_the_relay(
     let seen = bench.seen().await;
     assert_exactly(&written, &seen);
     assert_eq!(running.metric("missed_total"), 0.0);
+    bench.verified().await;
 }

@@ -97,6 +97,7 @@ async fn heals(roles: &[Role]) {
     let report = running.relay.shutdown();
     let report = tokio::time::timeout(Duration::from_secs(30), report).await;
     report.unwrap().unwrap();
+    bench.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,6 +14,7 @@ const WALKS: &[(&str, &str)] = &[
     ("discarded.sql", "SCAN outbox_discarded"), // an operator's question
     ("discarded_numbers.sql", "SCAN outbox_discarded"), // an operator's command
     ("discarded_counts.sql", "SCAN outbox_discarded"), // an operator's question
+    ("trail_discarded.sql", "SCAN outbox_discarded"), // an operator's question
     ("overtakes.sql", "SCAN outbox_discarded"), // an operator's question, bounded by LIMIT
     ("overtakes.sql", "SCAN outbox_published"), // the same
     (

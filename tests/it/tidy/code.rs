@@ -118,6 +118,10 @@ pub(super) fn pure_modules() -> Vec<String> {
         "src/actor/restart.rs",
         "src/retry.rs",
         "src/route.rs",
+        "src/verify/audit.rs",
+        "src/verify/audit/fate.rs",
+        "src/verify/audit/second_look.rs",
+        "src/verify/report.rs",
     ];
     let impure = [
         "async",

@@ -1,4 +1,4 @@
--- Deletes discarded events for good. Served by discarded_pkey or discarded_age.
+-- Deletes discarded events for good, and tells their seqs. Served by discarded_pkey or discarded_age.
 delete from {schema}.discarded as d
 where ($1::uuid[] is null or d.id = any ($1))
   and ($2::text is null or d.sink = $2)
@@ -8,3 +8,4 @@ where ($1::uuid[] is null or d.id = any ($1))
   and ($6::text is null or d.reason = $6)
   and ($7::text is null or d.code = $7)
   and ($8::bigint is null or d.discarded_at <= statement_timestamp() - $8 * interval '1 microsecond')
+returning d.seq

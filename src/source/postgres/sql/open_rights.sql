@@ -3,7 +3,7 @@ select n.what || ' on ' || n.kind || ' ' || n.name
 from (
   select 'table' as kind, t.name, p.what, has_table_privilege('{schema_text}.' || t.name, p.what) as has
   from (values ('event', 'SELECT,UPDATE,DELETE'), ('delivery', 'SELECT,INSERT,UPDATE,DELETE'),
-               ('published', 'INSERT'), ('discarded', 'SELECT,INSERT,UPDATE,DELETE'),
+               ('published', 'SELECT,INSERT'), ('discarded', 'SELECT,INSERT,UPDATE,DELETE'),
                ('settings', 'SELECT'), ('lease', 'SELECT,UPDATE'),
                ('instance', 'SELECT,INSERT,UPDATE,DELETE'), ('control', 'SELECT,UPDATE,DELETE'),
                ('pause', 'SELECT'),

@@ -50,6 +50,7 @@ async fn c91_a_schema_that_changes_under_a_running_relay_costs_a_statement_a_con
     let errors: Vec<&str> = log.lines().filter(|line| line.contains(&mine)).collect();
     // One change of a type that is read, four connections and the sessions' order among them.
     assert!(errors.len() <= 4, "{errors:#?}");
+    place.verified().await;
 }
 
 async fn make_read_only(server: &postgres::Server, on: bool) {

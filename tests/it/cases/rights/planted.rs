@@ -126,4 +126,5 @@ async fn c89_planted_names_and_odd_schemas_change_nothing() {
     })
     .await;
     assert_eq!(relay.metric("missed_total", &[]), 0.0);
+    place.verified().await;
 }

@@ -83,6 +83,7 @@ async fn c67_long_and_similar_keys_stay_apart_and_too_long_ones_are_refused_to_t
     place.emptied().await;
     let code = "select string_agg(code, ',') from outbox.discarded";
     assert_eq!(place.text(code).await, "invalid_subject");
+    place.verified().await;
 }
 
 /// No key means no order: nothing waits for anything.
@@ -121,4 +122,5 @@ async fn c68_rows_without_a_key_go_side_by_side_and_an_empty_key_is_refused() {
         "{error}"
     );
     assert_eq!(relay.metric("restarts_total", &[]), 0.0);
+    place.verified().await;
 }
