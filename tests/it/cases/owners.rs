@@ -89,11 +89,11 @@ async fn c08_three_instances_that_stop_die_and_start_keep_every_key_in_order() {
         instances.push_back(work.start(&["run"]));
         // The pace of the chaos: some stop for longer than a lease, some are back before it ends.
         tokio::time::sleep(Duration::from_millis(1_000 + 500 * (round % 4))).await;
-        if round % 2 == 1 {
-            if let Some(mut before) = stopped.replace(victim) {
-                before.signal("CONT");
-                instances.push_back(before);
-            }
+        if round % 2 == 1
+            && let Some(mut before) = stopped.replace(victim)
+        {
+            before.signal("CONT");
+            instances.push_back(before);
         }
     }
     if let Some(mut last) = stopped {
