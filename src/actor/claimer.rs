@@ -238,8 +238,11 @@ impl ClaimerActor {
                 state.with(epoch, |active, now| active.commanded(result, now));
             }
             Message::Sweep => state.with(state.epoch, |active, _| active.begin_sweep()),
-            Message::Swept(epoch, feed, result) => {
-                state.with(epoch, |active, now| active.swept(feed, result, now));
+            Message::Swept(epoch, feed, read, result) => {
+                state.with(epoch, |active, now| {
+                    active.swept(feed, result, now);
+                    active.slots[feed].feed.recent_mut().read_ended(read);
+                });
             }
             Message::Walked(epoch, feed, result) => {
                 state.with(epoch, |active, now| active.walked(feed, result, now));

@@ -25,7 +25,7 @@ use super::handle::{Handle, Task};
 use super::permits::Permits;
 use super::restart::Role;
 use super::tree::{Place, Tree};
-use crate::retry::{back_off, jitter};
+use crate::retry::jitter;
 use crate::sink::{Session, Sink, SinkError};
 use crate::status::Board;
 
@@ -36,9 +36,9 @@ mod lane;
 mod shared;
 mod single;
 
-/// First and longest pause between attempts to connect: never more than one a second.
+/// Pause between attempts to connect, and up to a quarter more: never more than one a second, and soon after the sink is
+/// back however long it was away.
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
-const OPEN_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Limit for one attempt to connect.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -248,7 +248,7 @@ impl State {
     fn open_later(&mut self) {
         self.failures = self.failures.saturating_add(1);
         let spread = jitter(uuid::Uuid::new_v4(), self.failures);
-        let pause = back_off(OPEN_PAUSE, OPEN_PAUSE_MAX, self.failures, spread);
+        let pause = OPEN_PAUSE.mul_f64(1.0 + spread / 4.0);
         self.shared.myself.send_after(pause, || Message::Open);
     }
 

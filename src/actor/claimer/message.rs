@@ -49,7 +49,7 @@ pub enum Message {
     /// Time for a sweep.
     Sweep,
     /// A slice of a sweep arrived, and the commands read after it.
-    Swept(u64, usize, Result<(Sweep, Commands), SourceError>),
+    Swept(u64, usize, u64, Result<(Sweep, Commands), SourceError>),
     /// A page of due times arrived, to find keys that had to be dropped.
     Walked(u64, usize, Result<Vec<Due>, SourceError>),
     /// A page of what older routes began arrived.

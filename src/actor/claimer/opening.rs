@@ -255,7 +255,7 @@ impl State {
                     () = asked.notified(), if !failed => {}
                 }
                 let sent = Deadline::now();
-                let result = guarded(source.renew(&leases, ttl)).await;
+                let result = renew(&*source, &leases, ttl).await;
                 let members = match result.is_ok() {
                     true => guarded(attends.tell(&*source, instance, ttl)).await.ok(),
                     false => None,
@@ -408,6 +408,23 @@ impl State {
         let database = &self.arguments.database;
         self.arguments.board.database_state(database, state, reason)
     }
+}
+
+/// Renews. What is not answered by half of the lease's time is not waited for: a link that is dead on the other side is
+/// to show while there is time for another attempt.
+async fn renew(
+    source: &dyn Source,
+    leases: &[Lease],
+    ttl: Duration,
+) -> Result<Renewed, SourceError> {
+    let limit = ttl / 2;
+    let call = tokio::time::timeout(limit, guarded(source.renew(leases, ttl)));
+    call.await.unwrap_or_else(|_| {
+        Err(SourceError::new(
+            SourceErrorKind::Unavailable,
+            format!("renewing leases: no answer within {limit:?}"),
+        ))
+    })
 }
 
 /// Opens, takes what this instance is to have of the shards, and learns where the database stands. `None`: others own

@@ -109,6 +109,8 @@ impl Active {
             return;
         };
         let sink = Arc::clone(self.slots[index].feed.sink());
+        // What is settled meanwhile is nothing that reading forward missed, even if it is put back soon after.
+        let read = self.slots[index].feed.recent_mut().read_began();
         let commands = self.command_mark;
         let (source, myself, epoch) = self.task();
         self.tasks.spawn(async move {
@@ -119,7 +121,7 @@ impl Active {
                 Ok((sweep, commands))
             }
             .await;
-            let _ = myself.cast(Message::Swept(epoch, index, result));
+            let _ = myself.cast(Message::Swept(epoch, index, read, result));
         });
     }
 

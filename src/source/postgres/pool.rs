@@ -15,7 +15,6 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::connect::{self, Connected, Purpose};
-use super::dial::Dial;
 use super::error::failure;
 use super::{Options, Pooler};
 use crate::source::{SourceError, SourceErrorKind};
@@ -34,7 +33,6 @@ pub(super) type Call = Query<'static, Postgres, PgArguments>;
 pub(super) struct Pool {
     options: Arc<Options>,
     purpose: Purpose,
-    dial: Arc<Dial>,
     permits: Semaphore,
     idle: Mutex<Vec<Idle>>,
 }
@@ -55,16 +53,10 @@ pub(super) struct Session<'p> {
 }
 
 impl Pool {
-    pub(super) fn new(
-        options: Arc<Options>,
-        purpose: Purpose,
-        connections: u32,
-        dial: Arc<Dial>,
-    ) -> Self {
+    pub(super) fn new(options: Arc<Options>, purpose: Purpose, connections: u32) -> Self {
         Self {
             options,
             purpose,
-            dial,
             permits: Semaphore::new(connections as usize),
             idle: Mutex::default(),
         }
@@ -132,10 +124,7 @@ impl Pool {
         let idle = match rested {
             Some(idle) => idle,
             None => Idle {
-                connected: self
-                    .dial
-                    .connect(connect::connect(&self.options, self.purpose))
-                    .await?,
+                connected: connect::connect(&self.options, self.purpose).await?,
                 since: Instant::now(),
             },
         };

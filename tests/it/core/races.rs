@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use outboxd::actor::restart::Role;
+use outboxd::metrics::Metrics;
 use outboxd::relay::GapGuard;
 use outboxd::sink::memory::{Answer, Gate, Memory as MemorySink};
 use outboxd::sink::{Lanes, PublishError};
@@ -338,4 +339,62 @@ async fn an_event_settled_under_a_lease_that_had_ended_is_removed_soon() {
     // The other hand-over is never answered: it can't be what removes the row.
     bench.emptied().await;
     second.open();
+}
+
+/// A sweep sees an event that waits; before its answer is here the event is set aside, and put back by an operator before
+/// the claimer has heard of that. Reading forward has missed nothing.
+#[tokio::test]
+async fn an_event_that_comes_back_during_a_sweep_is_not_called_missed() {
+    let metrics = Metrics::new().unwrap();
+    let bench = Bench::with(|options| {
+        options.telemetry = metrics.telemetry();
+        options.databases[0].sweep_every = Duration::from_millis(50);
+    })
+    .await;
+    let gate = Gate::closed();
+    let (held, mut refusals) = (gate.clone(), 1);
+    bench.sink.on(move |_| {
+        let refused = || PublishError::rejected("refused", "not this time");
+        (refusals > 0).then(|| {
+            refusals -= 1;
+            Answer::Hold(held.clone(), Box::new(Answer::Fail(refused())))
+        })
+    });
+    bench.insert("k", 1..=1);
+    bench.handed_over(1).await;
+    bench
+        .faults
+        .answer_late(Op::Heads, Duration::from_millis(500));
+    // The first of these may have begun before its answers were late.
+    let sweeps = bench.faults.count(Op::Heads);
+    bench.calls(Op::Heads, sweeps + 2).await;
+    gate.open();
+    let all = DiscardedFilter::default();
+    eventually(LONG, "it is set aside", || async {
+        let list = bench.source.discarded(&all, 10).await.unwrap();
+        (list.len() == 1)
+            .then_some(())
+            .ok_or(list.len().to_string())
+    })
+    .await;
+    // Whatever the sweep suspects is read late.
+    bench.faults.delay(Op::ReadSeqs, Duration::from_millis(700));
+    let commands = bench.faults.count(Op::Commands);
+    bench.calls(Op::Commands, commands + 1).await;
+    bench.faults.delay(Op::Commands, Duration::from_secs(3));
+    let by = Operator {
+        name: "test".into(),
+        reason: None,
+    };
+    assert_eq!(bench.source.requeue(&all, &by).await.unwrap(), 1);
+    bench.received(1).await;
+    bench.emptied().await;
+    let shown = metrics.render().unwrap();
+    let missed = shown
+        .lines()
+        .find(|line| line.starts_with("event_outbox_missed_total"));
+    assert!(
+        missed.is_some_and(|line| line.ends_with(" 0")),
+        "{missed:?}"
+    );
 }
