@@ -201,7 +201,11 @@ async fn settlements_that_a_crash_took_back_are_made_again_soon() {
     let running = bench.relay().await;
     let mut lost = 0;
     let mut written = Vec::new();
-    for _ in 0..5 {
+    let mut crashes = 0;
+    // On a busy machine something else may have brought all of it to the disk: then that was not the crash meant here.
+    while crashes < 5 || lost == 0 {
+        crashes += 1;
+        assert!(crashes < 30, "the crashes took nothing back");
         written.extend(bench.insert(&["a", "b", "c"], 20).await);
         bench.wait_for(written.len()).await;
         bench.emptied().await;
@@ -220,7 +224,6 @@ async fn settlements_that_a_crash_took_back_are_made_again_soon() {
         "{lost} settlements taken back, {} sent more than once",
         sent.duplicates()
     );
-    assert!(lost > 0, "the crashes took nothing back");
     running.drained(LONG).await;
     assert_exactly(&written, &bench.seen().await);
     assert_eq!(running.metric("missed_total"), 0.0);
