@@ -173,6 +173,9 @@ impl State {
         let Phase::Active(active) = &mut self.phase else {
             return true;
         };
+        if active.care.is_none() {
+            return true;
+        }
         let out = active.out();
         let Some(care) = &mut active.care else {
             return true;
