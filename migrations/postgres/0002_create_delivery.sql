@@ -10,6 +10,11 @@ create table {schema}.delivery (
   last_error text,
   -- Every sink of the event's route when this mark was made: what must be done before the event may go.
   route text[],
+  -- The destination's acknowledgement of a publish, and whether the history has it already. It has not where
+  -- whoever reported it owned the shard no more: then it is written when the event goes.
+  stream text,
+  position bigint,
+  kept boolean not null default true,
   updated_at timestamptz not null default now(),
   -- An operator's word that this sink shall not get the event: the owner sets it aside as soon as it is not
   -- out. It stands here, and is no command, so that no restart and no other owner loses it.

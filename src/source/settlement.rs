@@ -3,11 +3,14 @@
 //! Sources that can lock what a batch is about, read it, and write the result use this: they collect
 //! [`Facts`], and carry out the [`Settlement`] in the same transaction.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use uuid::Uuid;
 
 use super::{Outcome, Verdict};
+use crate::sink::Receipt;
 
 /// Characters of an error text that are kept.
 pub(crate) const ERROR_LIMIT: usize = 2_048;
@@ -54,6 +57,17 @@ impl Mark {
     }
 }
 
+/// A mark that is there.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    /// Whose it is.
+    pub(crate) sink: String,
+    /// What it says.
+    pub(crate) mark: Mark,
+    /// A publish that the history lacks, because whoever told of it held no token: charged failures, acknowledgement.
+    pub(crate) owed: Option<(u32, Receipt)>,
+}
+
 /// What the outbox holds about the rows of a batch, read under a lock that keeps it true.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
@@ -61,24 +75,50 @@ pub(crate) struct Facts {
     pub(crate) tokens: HashMap<u16, i64>,
     /// The rows there are, by seq.
     pub(crate) rows: HashMap<i64, Uuid>,
-    /// The marks there are, by seq and sink.
-    pub(crate) marks: HashMap<i64, Vec<(String, Mark)>>,
+    /// The marks there are, by seq.
+    pub(crate) marks: HashMap<i64, Vec<Known>>,
 }
 
 impl Facts {
-    fn mark(&self, seq: i64, sink: &str) -> Option<Mark> {
+    fn mark(&self, seq: i64, sink: &str) -> Option<&Known> {
         let marks = self.marks.get(&seq)?;
-        let found = marks.iter().find(|(name, _)| name == sink);
-        found.map(|(_, mark)| *mark)
+        marks.iter().find(|known| known.sink == sink)
     }
 
-    fn set(&mut self, seq: i64, sink: &str, mark: Mark) {
-        let marks = self.marks.entry(seq).or_default();
-        match marks.iter_mut().find(|(name, _)| name == sink) {
-            Some((_, old)) => *old = mark,
-            None => marks.push((sink.to_owned(), mark)),
-        }
+    fn done(&self, seq: i64, sink: &str) -> bool {
+        self.mark(seq, sink).is_some_and(|known| known.mark.done())
     }
+
+    fn set(&mut self, seq: i64, known: Known) {
+        let marks = self.marks.entry(seq).or_default();
+        marks.retain(|old| old.sink != known.sink);
+        marks.push(known);
+    }
+
+    /// What the history lacks of a row that `outcome` lets go.
+    fn recall(&self, outcome: &Outcome) -> impl Iterator<Item = Outcome> {
+        let marks = self.marks.get(&outcome.seq).into_iter().flatten();
+        marks.filter_map(|known| {
+            let (attempts, receipt) = known.owed.clone()?;
+            let verdict = Verdict::Published { attempts, receipt };
+            Some(Outcome {
+                sink: Arc::from(&*known.sink),
+                verdict,
+                ..outcome.clone()
+            })
+        })
+    }
+}
+
+/// A mark to write.
+#[derive(Debug)]
+pub(crate) struct Marked<'a> {
+    /// What it says.
+    pub(crate) mark: Mark,
+    /// It is no publish that the history lacks.
+    pub(crate) kept: bool,
+    /// Whence.
+    pub(crate) outcome: &'a Outcome,
 }
 
 /// What to write.
@@ -87,11 +127,11 @@ pub(crate) struct Settlement<'a> {
     /// One per outcome: it applied.
     pub(crate) flags: Vec<bool>,
     /// Published outcomes to put into the history. Copy them before the deletions.
-    pub(crate) history: Vec<&'a Outcome>,
+    pub(crate) history: Vec<Cow<'a, Outcome>>,
     /// Discards to put into the discarded table. Copy them before the deletions.
     pub(crate) discards: Vec<&'a Outcome>,
     /// Delivery rows to write, for rows that stay.
-    pub(crate) marks: Vec<(Mark, &'a Outcome)>,
+    pub(crate) marks: Vec<Marked<'a>>,
     /// Rows to delete, with all their delivery rows.
     pub(crate) deletions: Vec<i64>,
 }
@@ -100,7 +140,7 @@ impl<'a> Settlement<'a> {
     /// Applies `outcomes` one after the other to what `facts` says.
     pub(crate) fn decide(outcomes: &'a [Outcome], mut facts: Facts) -> Self {
         let mut settlement = Self::default();
-        let mut written: BTreeMap<(i64, &'a str), (Mark, &'a Outcome)> = BTreeMap::new();
+        let mut written: BTreeMap<(i64, &str), Marked<'a>> = BTreeMap::new();
         for outcome in outcomes {
             let (seq, sink) = (outcome.seq, &*outcome.sink);
             let there = facts.rows.get(&seq) == Some(&outcome.id);
@@ -111,36 +151,53 @@ impl<'a> Settlement<'a> {
             if !there || !(held || mark == Mark::Published) {
                 continue;
             }
-            if !facts.mark(seq, sink).is_some_and(Mark::done) {
-                facts.set(seq, sink, mark);
-                written.insert((seq, sink), (mark, outcome));
+            let known = facts.mark(seq, sink);
+            let done = known.is_some_and(|known| known.mark.done());
+            let owed = known.is_some_and(|known| known.owed.is_some());
+            // What a stale owner told is told again by one whose word the history takes.
+            if !done || (owed && held && mark == Mark::Published) {
+                let owed = match &outcome.verdict {
+                    Verdict::Published { attempts, receipt } if !held => {
+                        Some((*attempts, receipt.clone()))
+                    }
+                    _ => None,
+                };
+                let kept = owed.is_none();
                 match mark {
-                    Mark::Published if held => settlement.history.push(outcome),
+                    Mark::Published if kept => settlement.history.push(Cow::Borrowed(outcome)),
                     Mark::Discarded => settlement.discards.push(outcome),
                     Mark::Published | Mark::Retrying => {}
                 }
+                let marked = Marked {
+                    mark,
+                    kept,
+                    outcome,
+                };
+                written.insert((seq, sink), marked);
+                let sink = sink.to_owned();
+                facts.set(seq, Known { sink, mark, owed });
             }
-            let done = |sink: &str| facts.mark(seq, sink).is_some_and(Mark::done);
-            if held && outcome.route.iter().all(|sink| done(sink)) && done(sink) {
+            let mut route = outcome.route.iter().chain([&outcome.sink]);
+            if held && route.all(|sink| facts.done(seq, sink)) {
+                settlement
+                    .history
+                    .extend(facts.recall(outcome).map(Cow::Owned));
                 settlement.deletions.push(seq);
                 facts.rows.remove(&seq);
             }
         }
-        let stays = |(seq, _): &(i64, &str)| facts.rows.contains_key(seq);
-        let marks = written.into_iter().filter(|(at, _)| stays(at));
-        settlement.marks = marks.map(|(_, mark)| mark).collect();
+        let stays = |marked: &Marked<'_>| facts.rows.contains_key(&marked.outcome.seq);
+        settlement.marks = written.into_values().filter(stays).collect();
         settlement
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
     use crate::lease::Lease;
-    use crate::sink::Receipt;
 
     fn outcome(seq: i64, sinks: &[&str], token: i64, verdict: Verdict) -> Outcome {
         Outcome {
@@ -178,6 +235,19 @@ mod tests {
         }
     }
 
+    fn known(sink: &str, owed: Option<(u32, Receipt)>) -> Known {
+        Known {
+            sink: sink.to_owned(),
+            mark: Mark::Published,
+            owed,
+        }
+    }
+
+    fn history<'a>(settlement: &'a Settlement<'_>) -> Vec<&'a str> {
+        let told = settlement.history.iter();
+        told.map(|outcome| &*outcome.sink).collect()
+    }
+
     #[test]
     fn a_fenced_publish_is_a_mark_and_a_fenced_failure_nothing() {
         let outcomes = [
@@ -187,6 +257,7 @@ mod tests {
         let settlement = Settlement::decide(&outcomes, facts());
         assert_eq!(settlement.flags, [false, false]);
         assert_eq!(settlement.marks.len(), 1);
+        assert!(!settlement.marks[0].kept);
         assert!(settlement.history.is_empty() && settlement.deletions.is_empty());
     }
 
@@ -207,10 +278,43 @@ mod tests {
 
     #[test]
     fn an_owner_finishes_what_a_fenced_publish_began() {
-        let mut facts = facts();
-        facts.set(1, "a", Mark::Published);
-        let outcomes = [outcome(1, &["b", "a"], 5, published())];
-        let settlement = Settlement::decide(&outcomes, facts);
+        for owed in [None, Some((0, Receipt::default()))] {
+            let mut facts = facts();
+            let expected = if owed.is_some() {
+                &["b", "a"][..]
+            } else {
+                &["b"]
+            };
+            facts.set(1, known("a", owed));
+            let outcomes = [outcome(1, &["b", "a"], 5, published())];
+            let settlement = Settlement::decide(&outcomes, facts);
+            assert_eq!(settlement.deletions, [1]);
+            assert_eq!(history(&settlement), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_fenced_publish_told_is_in_the_history_once() {
+        let told = |sinks: &[&str], token| outcome(1, sinks, token, published());
+        let in_one_batch = [told(&["a"], 4), told(&["a"], 5)];
+        let settlement = Settlement::decide(&in_one_batch, facts());
+        assert_eq!(history(&settlement), ["a"]);
+        let in_two = [told(&["a"], 5)];
+        let mut earlier = facts();
+        earlier.set(1, known("a", Some((0, Receipt::default()))));
+        let settlement = Settlement::decide(&in_two, earlier);
+        assert_eq!(history(&settlement), ["a"]);
+        let of_a_row_that_stays = [
+            told(&["a", "b"], 4),
+            told(&["a", "b"], 5),
+            told(&["a", "b"], 5),
+        ];
+        let settlement = Settlement::decide(&of_a_row_that_stays, facts());
+        assert_eq!(history(&settlement), ["a"]);
+        assert!(settlement.marks[0].kept && settlement.marks.len() == 1);
+        let of_another_sink = [told(&["a", "b"], 4), told(&["b", "a"], 5)];
+        let settlement = Settlement::decide(&of_another_sink, facts());
+        assert_eq!(history(&settlement), ["b", "a"]);
         assert_eq!(settlement.deletions, [1]);
     }
 

@@ -31,6 +31,10 @@ use word::{Operation, Word, reply_to};
 pub(super) const MESSAGES: usize = 500;
 /// Flow words that may be outstanding.
 const OUTSTANDING: u64 = 2;
+/// Messages that may be outstanding from the start. A server that has a batch under way grants the next one a single
+/// message, and twice as many with each word: a round trip each time. All lanes together stay below what a client without
+/// batches has waiting at its best.
+const AHEAD: u64 = MESSAGES as u64 / 2;
 /// After this much silence the server is asked how far it is.
 const SILENCE: Duration = Duration::from_secs(1);
 /// To tell the server that a batch is over, when nothing is heard of it any more.
@@ -176,7 +180,8 @@ impl Sending<'_> {
             if self.is_over() {
                 break;
             }
-            if self.sent >= self.stored + OUTSTANDING * self.every {
+            let ahead = (OUTSTANDING * self.every).max(AHEAD);
+            if self.sent >= self.stored + ahead {
                 self.hear().await?;
             } else {
                 self.send_next().await?;

@@ -245,7 +245,8 @@ fn put_back(store: &mut Store, dead: &Dead, taken: &[Dead], now: Timestamp) {
                 at: now,
                 skip: None,
                 route: dead.route.clone(),
-                kept: None,
+                receipt: None,
+                owed: None,
             };
             store.deliveries.insert((seq, sink.to_string()), done);
         }

@@ -142,7 +142,8 @@ impl Memory {
                     at: now,
                     skip: None,
                     route: Arc::from([]),
-                    kept: None,
+                    receipt: None,
+                    owed: None,
                 });
                 delivery.skip = Some(words.clone());
             }

@@ -12,7 +12,7 @@ use super::store::{Told, Want, later, until};
 use super::{Commits, Memory};
 use crate::event::Timestamp;
 use crate::lease::Lease;
-use crate::source::settlement::{Facts, Mark, Settlement};
+use crate::source::settlement::{Facts, Known, Settlement};
 use crate::source::{
     Backlog, Begun, BegunEvent, Command, Commands, Due, Head, Heartbeat, InHand, LeaseView,
     Listener, Members, Opened, Outcome, ReadBounds, Renewed, Retention, Row, Source, SourceError,
@@ -195,22 +195,24 @@ impl Source for Memory {
             let from = (outcome.seq, String::new());
             let marks = store.deliveries.range(from..);
             let marks = marks.take_while(|((seq, _), _)| *seq == outcome.seq);
-            let marks = marks.map(|((_, sink), delivery)| (sink.clone(), delivery.mark));
+            let marks = marks.map(|((_, sink), delivery)| Known {
+                sink: sink.clone(),
+                mark: delivery.mark,
+                owed: delivery.owed.clone(),
+            });
             facts.marks.insert(outcome.seq, marks.collect());
         }
         let settlement = Settlement::decide(outcomes, facts);
         for outcome in settlement.history {
             if let Verdict::Published { receipt, .. } = &outcome.verdict {
-                let position = receipt.position.and_then(|at| i64::try_from(at).ok());
-                let receipt = (receipt.stream.clone(), position);
                 store.keep_history(outcome.seq, &outcome.sink, receipt, now);
             }
         }
         for outcome in settlement.discards {
             store.set_aside(outcome, now);
         }
-        for (mark, outcome) in settlement.marks {
-            store.remember(mark, outcome, now);
+        for marked in &settlement.marks {
+            store.remember(marked, now);
         }
         for seq in settlement.deletions {
             store.delete(seq);
@@ -239,19 +241,14 @@ impl Source for Memory {
             .collect();
         let seqs: Vec<i64> = seqs.into_iter().take(limit as usize).collect();
         for seq in &seqs {
-            let facts: Vec<_> = store
+            let owed: Vec<_> = store
                 .deliveries
                 .iter()
-                .filter(|((at, _), delivery)| at == seq && delivery.mark == Mark::Published)
-                .map(|((_, sink), delivery)| (sink.clone(), delivery.kept.clone()))
+                .filter(|((at, _), _)| at == seq)
+                .filter_map(|((_, sink), delivery)| Some((sink.clone(), delivery.owed.clone()?)))
                 .collect();
-            for (sink, kept) in facts {
-                let known = |h: &super::store::History| h.kept.seq == *seq && h.kept.sink == sink;
-                if let Some(kept) = kept
-                    && !store.published.iter().any(known)
-                {
-                    store.keep_history(*seq, &sink, kept, now);
-                }
+            for (sink, (_, receipt)) in owed {
+                store.keep_history(*seq, &sink, &receipt, now);
             }
             store.delete(*seq);
         }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::event::{Payload, Timestamp};
+use crate::sink::Receipt;
 use crate::source::admin::{Discarded, base64};
-use crate::source::settlement::{Mark, clean};
+use crate::source::settlement::{Mark, Marked, clean};
 use crate::source::trail::Hand;
 use crate::source::{
     Body, Heartbeat, INLINE_LIMIT, Outcome, Pause, PublishedKeep, Row, Share, SourceError,
@@ -38,8 +39,10 @@ pub(super) struct Delivery {
     /// An operator's word that the sink shall not get it.
     pub(super) skip: Option<String>,
     pub(super) route: Arc<[Arc<str>]>,
-    /// The receipt, which the history must hold before the row goes.
-    pub(super) kept: Option<(Option<String>, Option<i64>)>,
+    /// The acknowledgement of a publish.
+    pub(super) receipt: Option<Receipt>,
+    /// A publish that the history lacks: it must have it before the row goes.
+    pub(super) owed: Option<(u32, Receipt)>,
 }
 
 #[derive(Debug)]
@@ -264,16 +267,11 @@ impl Store {
         }
     }
 
-    pub(super) fn remember(&mut self, mark: Mark, outcome: &Outcome, now: Timestamp) {
-        let (attempts, next_at, last_error, kept) = match &outcome.verdict {
+    pub(super) fn remember(&mut self, marked: &Marked<'_>, now: Timestamp) {
+        let outcome = marked.outcome;
+        let (attempts, next_at, last_error, receipt) = match &outcome.verdict {
             Verdict::Published { attempts, receipt } => {
-                let position = receipt.position.and_then(|at| i64::try_from(at).ok());
-                (
-                    *attempts,
-                    None,
-                    None,
-                    Some((receipt.stream.clone(), position)),
-                )
+                (*attempts, None, None, Some(receipt.clone()))
             }
             Verdict::Retried {
                 attempts,
@@ -287,9 +285,10 @@ impl Store {
             ),
             Verdict::Discarded { attempts, .. } => (*attempts, None, None, None),
         };
+        let owed = receipt.clone().filter(|_| !marked.kept);
         let at = (outcome.seq, outcome.sink.to_string());
         let delivery = Delivery {
-            mark,
+            mark: marked.mark,
             attempts,
             next_at,
             failed_at: last_error.is_some().then_some(now),
@@ -300,7 +299,8 @@ impl Store {
                 .get(&at)
                 .and_then(|before| before.skip.clone()),
             route: outcome.route.clone(),
-            kept,
+            owed: owed.map(|receipt| (attempts, receipt)),
+            receipt,
         };
         self.deliveries.insert(at, delivery);
     }
@@ -326,13 +326,7 @@ impl Store {
         .collect()
     }
 
-    pub(super) fn keep_history(
-        &mut self,
-        seq: i64,
-        sink: &str,
-        receipt: (Option<String>, Option<i64>),
-        at: Timestamp,
-    ) {
+    pub(super) fn keep_history(&mut self, seq: i64, sink: &str, receipt: &Receipt, at: Timestamp) {
         let Some(row) = self
             .rows
             .get(&seq)
@@ -345,8 +339,8 @@ impl Store {
             seq,
             id: row.id,
             sink: sink.to_owned(),
-            stream: receipt.0,
-            position: receipt.1,
+            stream: receipt.stream.clone(),
+            position: receipt.position.and_then(|at| i64::try_from(at).ok()),
             payload: full.then(|| row.body.payload.as_bytes().to_vec()),
         };
         let key = row.ordering_key.clone();

@@ -25,14 +25,14 @@ impl Memory {
             .filter(|((_, name), delivery)| name == sink && delivery.mark == Mark::Published);
         let marks = marks.filter_map(|((seq, _), delivery)| {
             let row = store.rows.get(seq)?;
-            let kept = delivery.kept.as_ref();
+            let receipt = delivery.receipt.as_ref();
             Some(Delivered {
                 seq: *seq,
                 id: row.id,
                 ordering_key: row.ordering_key.as_deref(),
                 at: delivery.at,
-                stream: kept.and_then(|(stream, _)| stream.as_deref()),
-                position: kept.and_then(|(_, at)| u64::try_from((*at)?).ok()),
+                stream: receipt.and_then(|receipt| receipt.stream.as_deref()),
+                position: receipt.and_then(|receipt| receipt.position),
                 receipt: false,
             })
         });

@@ -13,7 +13,8 @@ use uuid::Uuid;
 use super::Postgres;
 use super::pool::Session;
 use super::value::{clean, micros};
-use crate::source::settlement::{ERROR_LIMIT, Facts, Mark, Settlement};
+use crate::sink::Receipt;
+use crate::source::settlement::{ERROR_LIMIT, Facts, Known, Mark, Marked, Settlement};
 use crate::source::{Outcome, PublishedKeep, SourceError, SourceErrorKind, Verdict};
 
 const SETTLING: &str = "settling";
@@ -133,10 +134,20 @@ impl Postgres {
         let call = query(self.sql.settle_done.text()).bind(seqs);
         for row in session.rows(SETTLING, call).await? {
             let seq: i64 = self.column(SETTLING, &row, 0)?;
-            let sink: String = self.column(SETTLING, &row, 1)?;
-            // Published or discarded, it is done: nothing more is asked of it here.
-            let marks = facts.marks.entry(seq).or_default();
-            marks.push((sink, Mark::Published));
+            let attempts: Option<i64> = self.column(SETTLING, &row, 2)?;
+            let position: Option<i64> = self.column(SETTLING, &row, 4)?;
+            let receipt = Receipt {
+                stream: self.column(SETTLING, &row, 3)?,
+                position: position.and_then(|at| u64::try_from(at).ok()),
+                duplicate: false,
+            };
+            let owed = attempts.map(|attempts| u32::try_from(attempts).unwrap_or(u32::MAX));
+            facts.marks.entry(seq).or_default().push(Known {
+                sink: self.column(SETTLING, &row, 1)?,
+                // Published or discarded, it is done: nothing more is asked of it here.
+                mark: Mark::Published,
+                owed: owed.map(|attempts| (attempts, receipt)),
+            });
         }
         Ok(facts)
     }
@@ -146,15 +157,15 @@ impl Postgres {
         session: &mut Session<'_>,
         settlement: &Settlement<'_>,
     ) -> Result<(), SourceError> {
-        self.write_history(session, &settlement.history).await?;
+        let history: Vec<&Outcome> = settlement.history.iter().map(Cow::as_ref).collect();
+        self.write_history(session, &history).await?;
         self.write_discards(session, &settlement.discards).await?;
-        let (retries, done): (Vec<_>, Vec<_>) = settlement
+        let (done, retries): (Vec<_>, Vec<_>) = settlement
             .marks
             .iter()
-            .copied()
-            .partition(|(mark, _)| !mark.done());
+            .partition(|marked| marked.mark.done());
         self.write_marks(session, &done).await?;
-        let retries: Vec<&Outcome> = retries.into_iter().map(|(_, outcome)| outcome).collect();
+        let retries: Vec<&Outcome> = retries.iter().map(|marked| marked.outcome).collect();
         self.write_retries(session, &retries).await?;
         if !settlement.deletions.is_empty() {
             let call = query(self.sql.settle_delete.text()).bind(settlement.deletions.clone());
@@ -227,19 +238,24 @@ impl Postgres {
     async fn write_marks(
         &self,
         session: &mut Session<'_>,
-        marks: &[(Mark, &Outcome)],
+        marks: &[&Marked<'_>],
     ) -> Result<(), SourceError> {
         if marks.is_empty() {
             return Ok(());
         }
-        let states: Vec<&str> = marks.iter().map(|(mark, _)| mark.as_str()).collect();
-        let marks: Vec<&Outcome> = marks.iter().map(|(_, outcome)| *outcome).collect();
+        let states: Vec<&str> = marks.iter().map(|marked| marked.mark.as_str()).collect();
+        let kept: Vec<bool> = marks.iter().map(|marked| marked.kept).collect();
+        let marks: Vec<&Outcome> = marks.iter().map(|marked| marked.outcome).collect();
+        let receipts = Receipts::of(&marks);
         let call = query(self.sql.settle_marks.text())
             .bind(seqs(&marks))
             .bind(sinks(&marks))
             .bind(states)
-            .bind(marks.iter().map(|o| attempts(o)).collect::<Vec<_>>())
-            .bind(routes(&marks));
+            .bind(receipts.attempts)
+            .bind(routes(&marks))
+            .bind(receipts.streams)
+            .bind(receipts.positions)
+            .bind(kept);
         session.execute(SETTLING, call).await?;
         Ok(())
     }

@@ -131,6 +131,8 @@ impl Postgres {
                 let counts: bool = self.column(WALKING, row, 4)?;
                 let at: Moment = self.column(WALKING, row, 2)?;
                 let key: Option<String> = self.column(WALKING, row, 3)?;
+                let stream: Option<String> = self.column(WALKING, row, 5)?;
+                let position: Option<i64> = self.column(WALKING, row, 6)?;
                 let id: Option<Uuid> = self.column(WALKING, row, 1)?;
                 let Some(id) = id.filter(|_| counts) else {
                     continue;
@@ -140,8 +142,8 @@ impl Postgres {
                     id,
                     ordering_key: key.as_deref(),
                     at: at.timestamp(),
-                    stream: None,
-                    position: None,
+                    stream: stream.as_deref(),
+                    position: position.and_then(|at| u64::try_from(at).ok()),
                     receipt: false,
                 };
                 if take(delivered).is_break() {

@@ -1,6 +1,6 @@
 //! Writing outcomes: a handful of statements in one transaction, whatever the size of the batch.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::json as value;
@@ -11,7 +11,8 @@ use super::decode;
 use super::error::Failure;
 use super::{Sqlite, json};
 use crate::event::Timestamp;
-use crate::source::settlement::{Facts, Mark, Settlement, clean};
+use crate::sink::Receipt;
+use crate::source::settlement::{Facts, Known, Mark, Marked, Settlement, clean};
 use crate::source::{Outcome, PublishedKeep, SourceError, Verdict};
 
 impl Sqlite {
@@ -48,7 +49,7 @@ impl Sqlite {
         let published: Vec<_> = settlement
             .history
             .iter()
-            .filter_map(|o| published(o))
+            .filter_map(|outcome| published(outcome))
             .collect();
         self.insert_history(taken, published, now).await?;
         if !settlement.discards.is_empty() {
@@ -66,17 +67,8 @@ impl Sqlite {
             .await?;
         }
         if !settlement.marks.is_empty() {
-            let kept: HashSet<(i64, &str)> = settlement
-                .history
-                .iter()
-                .map(|o| (o.seq, &*o.sink))
-                .collect();
-            let rows = settlement.marks.iter().map(|(mark, outcome)| {
-                let fact =
-                    *mark == Mark::Published && !kept.contains(&(outcome.seq, &*outcome.sink));
-                delivery(*mark, outcome, !fact, now)
-            });
-            let rows: Vec<_> = rows.collect();
+            let marks = settlement.marks.iter();
+            let rows: Vec<_> = marks.map(|marked| delivery(marked, now)).collect();
             write(
                 taken,
                 include_str!("sql/upsert_delivery.sql"),
@@ -170,15 +162,30 @@ async fn facts(taken: &mut Taken<'_>, outcomes: &[Outcome]) -> Result<Facts, Fai
     let query = sqlx::query_as(include_str!("sql/ids.sql")).bind(&seqs);
     let rows: Vec<(i64, Vec<u8>)> = query.fetch_all(taken.sql()).await?;
     let query = sqlx::query_as(include_str!("sql/marks.sql")).bind(&seqs);
-    let found: Vec<(i64, String, String)> = query.fetch_all(taken.sql()).await?;
-    let mut marks: HashMap<i64, Vec<(String, Mark)>> = HashMap::new();
-    for (seq, sink, state) in found {
+    type Found = (
+        i64,
+        String,
+        String,
+        Option<u32>,
+        Option<String>,
+        Option<i64>,
+    );
+    let found: Vec<Found> = query.fetch_all(taken.sql()).await?;
+    let mut marks: HashMap<i64, Vec<Known>> = HashMap::new();
+    for (seq, sink, state, owed, stream, position) in found {
         let mark = match &*state {
             "published" => Mark::Published,
             "discarded" => Mark::Discarded,
             _ => Mark::Retrying,
         };
-        marks.entry(seq).or_default().push((sink, mark));
+        let receipt = Receipt {
+            stream,
+            position: position.and_then(|at| u64::try_from(at).ok()),
+            duplicate: false,
+        };
+        let owed = owed.map(|attempts| (attempts, receipt));
+        let known = Known { sink, mark, owed };
+        marks.entry(seq).or_default().push(known);
     }
     let shard = |shard: i64| u16::try_from(shard).ok();
     Ok(Facts {
@@ -268,7 +275,12 @@ fn discarded(outcome: &Outcome) -> Option<serde_json::Value> {
 }
 
 /// `[seq, sink, state, attempts, next_at, error, route, stream, position, kept]`.
-fn delivery(mark: Mark, outcome: &Outcome, kept: bool, now: Timestamp) -> serde_json::Value {
+fn delivery(marked: &Marked<'_>, now: Timestamp) -> serde_json::Value {
+    let Marked {
+        mark,
+        kept,
+        outcome,
+    } = marked;
     let (seq, sink, route) = (outcome.seq, &*outcome.sink, json(&outcome.route));
     let state = mark.as_str();
     match &outcome.verdict {

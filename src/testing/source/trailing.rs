@@ -11,6 +11,7 @@ pub(super) const CASES: &[Case] = list![
     the_trail_has_what_was_delivered_to_its_sink,
     a_trail_ends_where_it_is_told,
     a_publish_that_only_its_mark_knew_is_in_the_history_when_its_row_goes,
+    a_publish_that_was_told_twice_is_in_the_history_once,
     what_was_not_delivered_is_counted,
     an_event_is_known_wherever_it_stands,
     what_operators_did_is_remembered,
@@ -160,6 +161,39 @@ async fn a_publish_that_only_its_mark_knew_is_in_the_history_when_its_row_goes(
     let expected = [(at[0].seq, SINK), (at[1].seq, SINK), (at[1].seq, "hooks")];
     assert_eq!(kept, expected.map(|(seq, sink)| (seq, sink.to_owned())));
     assert_eq!(trail(outbox, SINK, around_now()).await.len(), 2);
+}
+
+/// First by an owner whose lease had ended, then by the one that has it: in one batch, in two, and beside another sink.
+async fn a_publish_that_was_told_twice_is_in_the_history_once(outbox: &dyn Outbox) {
+    let rows = [1, 2, 3, 4].map(|n| NewRow::json("a", &n.to_string()).key("k"));
+    let at = outbox.insert(&rows).await;
+    let source = outbox.source();
+    let held = own(&*source).await;
+    let told = |n: usize, sinks: &[&str]| held.outcome(at[n], Some("k"), sinks, published());
+    let (mine, hooks) = ([SINK, "hooks"], ["hooks", SINK]);
+    settle(&*source, &[fenced(told(0, &[SINK])), told(0, &[SINK])]).await;
+    settle(&*source, &[fenced(told(1, &[SINK]))]).await;
+    settle(&*source, &[told(1, &[SINK])]).await;
+    // The owner may read the mark and send to the other sink only.
+    settle(&*source, &[fenced(told(2, &mine))]).await;
+    settle(&*source, &[told(2, &hooks)]).await;
+    settle(&*source, &[fenced(told(3, &mine))]).await;
+    settle(&*source, &[told(3, &mine)]).await;
+    settle(&*source, &[told(3, &hooks)]).await;
+    assert!(read_all(&*source, SINK).await.is_empty());
+    let history = outbox.history().await;
+    let mut kept: Vec<_> = history.iter().map(|row| (row.seq, &*row.sink)).collect();
+    kept.sort_unstable();
+    let expected = [0, 1, 2, 2, 3, 3].map(|n| at[n].seq);
+    let sinks = [SINK, SINK, SINK, "hooks", SINK, "hooks"];
+    assert_eq!(kept, expected.into_iter().zip(sinks).collect::<Vec<_>>());
+    let receipt = |kept: &Kept| (kept.stream.clone(), kept.position);
+    assert!(
+        history
+            .iter()
+            .all(|kept| receipt(kept) == receipt(&history[0]))
+    );
+    assert!(history[0].stream.is_some(), "with the acknowledgement");
 }
 
 /// Pending events by kind, without those that the sink is done with; discarded ones; and how far the history reaches.

@@ -65,11 +65,15 @@ async fn owned_shards(bench: &Bench) -> i64 {
         .await
 }
 
-/// Ends the program by SIGTERM while acknowledgements are outstanding; gives the time that it took.
-async fn terminated_in_a_batch(network: &Proxy, sent: &Sent, service: &mut Process) -> Duration {
-    // Sent, and half a second away from being known to be.
-    let before = sent.count();
-    sent.wait_for(before + 100).await;
+/// Ends the program by SIGTERM while acknowledgements are outstanding, once so many were sent in all; gives the time that
+/// it took.
+async fn terminated_in_a_batch(
+    network: &Proxy,
+    sent: &Sent,
+    total: usize,
+    service: &mut Process,
+) -> Duration {
+    sent.wait_for(total).await;
     service.signal("TERM");
     let asked = Instant::now();
     let status = service.wait_async(LONG).await;
@@ -87,9 +91,10 @@ async fn sigterm_in_a_batch_waits_for_the_answers_and_the_next_one_goes_on_at_on
     let sent = bench.sent().await;
     let mut service = bench.process();
     let mut written = warm(&bench).await;
-    network.set(Mode::Lag(Duration::from_millis(500)));
+    network.set(Mode::Lag(Duration::from_millis(300)));
     written.extend(insert(&bench, 200, 20).await);
-    let took = terminated_in_a_batch(&network, &sent, &mut service).await;
+    // Sent, and some time away from being known to be; a batch takes about five round trips.
+    let took = terminated_in_a_batch(&network, &sent, 101, &mut service).await;
     assert!(took < GRACE + Duration::from_secs(1), "after {took:?}");
 
     let output = service.output();
@@ -136,7 +141,7 @@ async fn a_grace_that_is_not_enough_leaves_unknown_outcomes_that_repeat_under_th
     // Requests are carried out, answers never arrive.
     network.set(Mode::Mute);
     written.extend(insert(&bench, 150, 2).await);
-    let took = terminated_in_a_batch(&network, &sent, &mut service).await;
+    let took = terminated_in_a_batch(&network, &sent, 151, &mut service).await;
     assert!(took < Duration::from_secs(3), "after {took:?}");
     let unknown = reported(&service.output(), "unknown");
     println!("ended after {took:?}: {unknown} unknown");

@@ -30,6 +30,26 @@ async fn a_batch_has_the_publish_timeout_for_each_round_trip() {
     assert_eq!(places(&stream).await.len(), 300);
 }
 
+/// A server grants a batch little at first when others are under way.
+#[tokio::test]
+async fn batches_side_by_side_take_few_round_trips() {
+    const LAG: Duration = Duration::from_millis(50);
+    let server = nats::Server::start().await;
+    let stream = create(&server, batched()).await;
+    let network = Proxy::to(server.address()).await;
+    network.set(Mode::Lag(LAG));
+    let session = open(format!("nats://{}", network.address())).await;
+    let batches = [1, 1_001, 2_001, 3_001].map(|from| events(from, 500, 7));
+    let began = Instant::now();
+    let publish = |batch| session.publish_batch(batch, SOON, SOON);
+    let results = futures_util::future::join_all(batches.iter().map(|batch| publish(batch))).await;
+    let round_trips = began.elapsed().as_secs_f64() / (2 * LAG).as_secs_f64();
+    println!("{round_trips:.1} round trips");
+    assert!(results.iter().flatten().all(Result::is_ok));
+    assert_eq!(places(&stream).await.len(), 2_000);
+    assert!(round_trips < 7.0, "{round_trips:.1} round trips");
+}
+
 #[tokio::test]
 async fn a_batch_that_hears_nothing_is_given_up_after_one_timeout() {
     let server = nats::Server::start().await;

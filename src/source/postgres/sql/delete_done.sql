@@ -1,8 +1,7 @@
 -- Removes events that every sink of $1, and of the route written beside their marks, is done with; at most
 -- $2. Starts from the sink with the fewest marks, since a sink that lags has few: the others' marks are not
 -- walked. Served by delivery_done, delivery_pkey, event_pkey. Rows locked by somebody wait for the next time. What was
--- published under a lease that had ended is only a mark: the history gets it here ($3: none, receipt or full), without
--- the place that nobody wrote down. Served by published_id.
+-- published under a lease that had ended is only a mark: the history gets it here ($3: none, receipt or full).
 with fewest as materialized (
   select r.sink
   from unnest($1::text[]) as r (sink)
@@ -45,19 +44,14 @@ gone as (
 ),
 history as (
   insert into {schema}.published
-    (seq, id, sink, attempts, kind, ordering_key,
+    (seq, id, sink, attempts, stream, position, kind, ordering_key,
      payload, payload_bytes, content_type, headers, occurred_at, available_at)
-  select g.seq, g.id, d.sink, d.attempts, g.kind, g.ordering_key,
+  select g.seq, g.id, d.sink, d.attempts, d.stream, d.position, g.kind, g.ordering_key,
          f.payload, f.payload_bytes, f.content_type, f.headers, f.occurred_at, f.available_at
   from gone as g
-  join {schema}.delivery as d on d.seq = g.seq and d.state = 'published'
+  join {schema}.delivery as d on d.seq = g.seq and d.state = 'published' and not d.kept
   left join gone as f on f.seq = g.seq and $3 = 'full'
   where $3 <> 'none'
-    and not exists (
-      select from {schema}.published as p where p.id = g.id and p.seq = g.seq and p.sink = d.sink
-    )
-    -- A requeue for one sink marks the others of the route, which may have set the event aside.
-    and not exists (select from {schema}.discarded as x where x.id = g.id and x.sink = d.sink)
 ),
 leftovers as (
   delete from {schema}.delivery as d where d.seq = any (array(select g.seq from gone as g))

@@ -39,12 +39,13 @@ history as (
   join locked as k on k.seq = g.seq
 ),
 facts as (
-  insert into {schema}.delivery as d (seq, sink, state, route)
-  select k.seq, k.sink, 'published', array[k.sink]
+  insert into {schema}.delivery as d (seq, sink, state, attempts, route, stream, position, kept)
+  select k.seq, k.sink, 'published', k.attempts, array[k.sink], k.stream, k.position, false
   from locked as k
   where not k.held
   on conflict (seq, sink) do update
-    set state = 'published', next_at = null, last_error = null, updated_at = now()
+    set state = 'published', attempts = excluded.attempts, stream = excluded.stream, position = excluded.position,
+        kept = false, next_at = null, last_error = null, updated_at = now()
     where d.state = 'retry'
 )
 select g.seq from gone as g cross join mode
