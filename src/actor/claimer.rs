@@ -248,6 +248,7 @@ impl ClaimerActor {
                 state.with(epoch, |active, now| active.walked(feed, result, now));
             }
             Message::Begun(epoch, result) => state.begun(epoch, result),
+            Message::Noted(epoch, written) => state.noted(epoch, written).await,
             Message::Settled(epoch, list) => state.settled(epoch, &list),
             Message::ReadOnly(epoch, reason) => state.read_only(epoch, &reason),
             Message::Parked(epoch, feed, park) => state.parked(epoch, feed, park),

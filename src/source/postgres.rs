@@ -17,6 +17,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
+use self::dial::Dial;
 use super::admin::{
     Admin, Discarded, DiscardedFilter, Migrated, NewEvent, Operator, Overtakes, PendingMigration,
     Roles, Status,
@@ -36,6 +37,7 @@ use statements::{Schema, Statements};
 
 mod admin;
 mod connect;
+mod dial;
 mod error;
 mod keep;
 mod lease;
@@ -161,6 +163,7 @@ pub struct Postgres {
     options: Arc<Options>,
     schema: Schema,
     sql: Statements,
+    dial: Arc<Dial>,
     /// The relay's statements.
     relay: Pool,
     /// Operators' and writers' statements, one at a time.
@@ -183,6 +186,7 @@ impl Postgres {
             )
         })?;
         let options = Arc::new(options);
+        let dial = Arc::<Dial>::default();
         Ok(Self {
             sql: Statements::new(&schema),
             schema,
@@ -190,8 +194,10 @@ impl Postgres {
                 Arc::clone(&options),
                 Purpose::Relay,
                 options.max_connections,
+                Arc::clone(&dial),
             ),
-            admin: Pool::new(Arc::clone(&options), Purpose::Admin, 1),
+            admin: Pool::new(Arc::clone(&options), Purpose::Admin, 1, Arc::default()),
+            dial,
             options,
         })
     }

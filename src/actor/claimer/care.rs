@@ -15,13 +15,14 @@
 //! a broker is silent accuses no event.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{info, warn};
 
 use super::active::Active;
 use super::feed::action::Action;
-use super::{Phase, State};
+use super::{Message, Phase, State};
 use crate::actor::handle::guarded;
 use crate::source::{InHand, Suspects};
 
@@ -55,6 +56,19 @@ pub struct Care {
     noted_at: u64,
     /// With one event in hand: the feed whose turn it is.
     turn: usize,
+    /// What goes on when the leases say so.
+    writing: Option<Writing>,
+}
+
+/// What the leases are about to say.
+#[derive(Debug)]
+struct Writing {
+    /// What is done then.
+    actions: Vec<(usize, Action)>,
+    /// What is in hand then, if that changes.
+    note: Option<BTreeSet<i64>>,
+    /// Nothing more is noted from then on.
+    over: bool,
 }
 
 impl Care {
@@ -71,6 +85,7 @@ impl Care {
             noted: BTreeSet::new(),
             noted_at: 0,
             turn: 0,
+            writing: None,
         })
     }
 
@@ -163,67 +178,95 @@ impl Active {
         }
         in_hand
     }
+
+    /// What is to be handed over once it is noted: it is in no hand yet.
+    pub(super) fn withheld(&mut self) -> Vec<(usize, Action)> {
+        let writing = self.care.as_mut().and_then(|care| care.writing.take());
+        writing.map(|writing| writing.actions).unwrap_or_default()
+    }
+
+    /// The leases are being told what is in hand: nothing is handed over before they know.
+    pub(super) fn is_noting(&self) -> bool {
+        self.care
+            .as_ref()
+            .is_some_and(|care| care.writing.is_some())
+    }
 }
 
 impl State {
-    /// Notes what these actions will put in hand, before they do. False: it could not be noted, and the claimer begins
-    /// anew.
-    pub(super) async fn note(&mut self, actions: &[(usize, Action)]) -> bool {
-        let now = self.now();
+    /// Notes what these actions will put in hand, before they do. Gives back what may be done at once.
+    pub(super) fn note(&mut self, actions: Vec<(usize, Action)>) -> Vec<(usize, Action)> {
+        let (now, epoch) = (self.now(), self.epoch);
         let Phase::Active(active) = &mut self.phase else {
-            return true;
+            return actions;
         };
         if active.care.is_none() {
-            return true;
+            return actions;
         }
-        let out = active.out();
+        let (out, caught_up) = (active.out(), active.caught_up_now());
         let Some(care) = &mut active.care else {
-            return true;
+            return actions;
         };
         let handed = actions
             .iter()
             .flat_map(|(_, action)| action.seqs())
             .collect();
         let note = care.next_note(&handed, &out, now);
-        let over = care.left == 0;
-        if let Some(note) = note {
-            let in_hand = active.in_hand(&note);
-            let source = &self.arguments.source;
-            let write = guarded(source.note(&in_hand, note.len() == 1));
-            if !matches!(tokio::time::timeout(LIMIT, write).await, Ok(Ok(()))) {
-                self.reset("what is in hand could not be noted");
-                return false;
-            }
-            if let Phase::Active(active) = &mut self.phase
-                && let Some(care) = &mut active.care
-            {
-                (care.noted, care.noted_at) = (note, now);
-            }
+        let over = care.left == 0 || caught_up;
+        if note.is_none() && !over {
+            return actions;
         }
-        self.relax(over).await
+        care.writing = Some(Writing {
+            actions,
+            note: note.clone(),
+            over,
+        });
+        let in_hand = note.map(|note| (active.in_hand(&note), note.len() == 1));
+        let leases = active.ownership().leases();
+        let (source, myself) = (Arc::clone(&self.arguments.source), self.myself.clone());
+        active.tasks.spawn(async move {
+            let write = async {
+                if let Some((in_hand, alone)) = in_hand {
+                    source.note(&in_hand, alone).await?;
+                }
+                match over {
+                    true => source.acquit(&leases).await,
+                    false => Ok(()),
+                }
+            };
+            let written = tokio::time::timeout(LIMIT, guarded(write)).await;
+            let _ = myself.cast(Message::Noted(epoch, matches!(written, Ok(Ok(())))));
+        });
+        Vec::new()
     }
 
-    /// Ends the care once it is over, or when all is delivered.
-    async fn relax(&mut self, over: bool) -> bool {
+    /// The leases know, or could not be told: then the claimer begins anew.
+    pub(super) async fn noted(&mut self, epoch: u64, written: bool) {
+        let now = self.now();
         let Phase::Active(active) = &mut self.phase else {
-            return true;
+            return;
         };
-        if !over && !active.caught_up_now() {
-            return true;
+        if epoch != self.epoch {
+            return;
         }
-        let leases = active.ownership().leases();
-        active.care = None;
-        for slot in &mut active.slots {
-            slot.feed.limit(usize::MAX);
+        if !written {
+            return self.reset("what is in hand could not be noted");
         }
-        let source = &self.arguments.source;
-        let write = tokio::time::timeout(LIMIT, guarded(source.acquit(&leases))).await;
-        if !matches!(write, Ok(Ok(()))) {
-            self.reset("what was noted could not be forgotten");
-            return false;
+        let Some(care) = &mut active.care else { return };
+        let Some(writing) = care.writing.take() else {
+            return;
+        };
+        if let Some(note) = writing.note {
+            (care.noted, care.noted_at) = (note, now);
         }
-        info!(database = %self.arguments.database, "nothing died: working as usual again");
-        true
+        if writing.over {
+            active.care = None;
+            for slot in &mut active.slots {
+                slot.feed.limit(usize::MAX);
+            }
+            info!(database = %self.arguments.database, "nothing died: working as usual again");
+        }
+        self.perform(writing.actions).await;
     }
 
     /// Says what the deaths before mean.

@@ -143,6 +143,7 @@ impl State {
         if let Phase::Active(mut active) = phase {
             active.tasks.abort_all();
             active.ownership().close();
+            let withheld = active.withheld();
             for (index, slot) in active.slots.iter_mut().enumerate() {
                 slot.hands.halt_all();
                 slot.context
@@ -151,6 +152,10 @@ impl State {
                     .send(publisher::Message::Purge);
                 let seqs = slot.feed.outstanding();
                 draining.out.extend(seqs.map(|seq| (index, seq)));
+            }
+            for (index, action) in withheld {
+                let seqs: Vec<i64> = action.seqs().collect();
+                draining.returned(index, &seqs);
             }
             draining.active = Some(active);
         }

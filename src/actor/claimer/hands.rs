@@ -145,11 +145,33 @@ impl State {
         let Phase::Active(active) = &mut self.phase else {
             return;
         };
-        active.drive(now);
-        let actions = std::mem::take(&mut active.actions);
-        if !self.note(&actions).await {
+        if active.is_noting() {
             return;
         }
+        active.drive(now);
+        let actions = std::mem::take(&mut active.actions);
+        let actions = self.note(actions);
+        self.perform(actions).await;
+        let Phase::Active(active) = &mut self.phase else {
+            return;
+        };
+        if active.is_noting() {
+            return;
+        }
+        active.tell_caught_up();
+        if let Some(at) = active.next_tick(now) {
+            let (myself, epoch) = (self.myself.clone(), self.epoch);
+            myself.send_after(Duration::from_millis(at.saturating_sub(now)), move || {
+                Message::Tick(epoch)
+            });
+        }
+        if let Some(next_due) = active.wants_quiet(now) {
+            self.fall_quiet(next_due);
+        }
+    }
+
+    /// Gives work to sequencers.
+    pub(super) async fn perform(&mut self, actions: Vec<(usize, Action)>) {
         let Phase::Active(active) = &mut self.phase else {
             return;
         };
@@ -165,16 +187,6 @@ impl State {
                     hand(slot, &self.myself, key, work, floor).await;
                 }
             }
-        }
-        active.tell_caught_up();
-        if let Some(at) = active.next_tick(now) {
-            let (myself, epoch) = (self.myself.clone(), self.epoch);
-            myself.send_after(Duration::from_millis(at.saturating_sub(now)), move || {
-                Message::Tick(epoch)
-            });
-        }
-        if let Some(next_due) = active.wants_quiet(now) {
-            self.fall_quiet(next_due);
         }
     }
 

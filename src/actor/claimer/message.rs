@@ -54,6 +54,8 @@ pub enum Message {
     Walked(u64, usize, Result<Vec<Due>, SourceError>),
     /// A page of what older routes began arrived.
     Begun(u64, Result<Begun, SourceError>),
+    /// The leases know what is about to be handed over, or could not be told.
+    Noted(u64, bool),
     /// Outcomes were committed.
     Settled(u64, Vec<Settled>),
     /// The database takes no writes, in these words.

@@ -24,7 +24,8 @@ impl Postgres {
         }
         // The listener's own pool tells a failure to connect only by its time limit; a connection
         // made by hand says at once what is wrong. Its work is the name of the channel.
-        let mut first = connect::connect(&self.options, Purpose::Listen).await?;
+        let connect = connect::connect(&self.options, Purpose::Listen);
+        let mut first = self.dial.connect(connect).await?;
         let ask = async {
             let row = query(self.sql.channel.text())
                 .fetch_one(&mut first.connection)

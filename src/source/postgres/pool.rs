@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::connect::{self, Connected, Purpose};
+use super::dial::Dial;
 use super::error::failure;
 use super::{Options, Pooler};
 use crate::source::{SourceError, SourceErrorKind};
@@ -33,6 +34,7 @@ pub(super) type Call = Query<'static, Postgres, PgArguments>;
 pub(super) struct Pool {
     options: Arc<Options>,
     purpose: Purpose,
+    dial: Arc<Dial>,
     permits: Semaphore,
     idle: Mutex<Vec<Idle>>,
 }
@@ -53,10 +55,16 @@ pub(super) struct Session<'p> {
 }
 
 impl Pool {
-    pub(super) fn new(options: Arc<Options>, purpose: Purpose, connections: u32) -> Self {
+    pub(super) fn new(
+        options: Arc<Options>,
+        purpose: Purpose,
+        connections: u32,
+        dial: Arc<Dial>,
+    ) -> Self {
         Self {
             options,
             purpose,
+            dial,
             permits: Semaphore::new(connections as usize),
             idle: Mutex::default(),
         }
@@ -124,7 +132,10 @@ impl Pool {
         let idle = match rested {
             Some(idle) => idle,
             None => Idle {
-                connected: connect::connect(&self.options, self.purpose).await?,
+                connected: self
+                    .dial
+                    .connect(connect::connect(&self.options, self.purpose))
+                    .await?,
                 since: Instant::now(),
             },
         };

@@ -7,6 +7,8 @@ use outboxd::status::DatabaseState;
 
 use super::bench::{LONG, Place, execute};
 use crate::support::eventually;
+use crate::support::postgres;
+use crate::support::proxy::{Mode, Proxy};
 
 /// Rows of one key, or one row of each of many, in one transaction.
 async fn fill(place: &Place, key: &str, rows: u32) {
@@ -107,4 +109,34 @@ async fn c56_a_backlog_drains_at_the_rate_of_the_work_not_of_the_polls() {
             assert!(rate > least, "{key}, in batches {batches}: {rate:.0}/s");
         }
     }
+}
+
+/// A database that refuses connections is asked about once a second, whoever in the relay wants something of it.
+#[tokio::test]
+async fn c58_a_dead_database_is_not_hammered() {
+    const OUTAGE: Duration = Duration::from_secs(20);
+    let place = Place::new().await;
+    let network = Proxy::to(postgres::server().await.address()).await;
+    let url = place.database.url_through(network.port());
+    let relay = place.setup().database(url).start().await;
+    relay.is(DatabaseState::Active).await;
+    relay.listening(true).await;
+    place.insert("k", 1..=5).await;
+    place.emptied().await;
+    network.set(Mode::Cut);
+    let down = Instant::now();
+    relay.is(DatabaseState::Waiting).await;
+    let before = network.accepted();
+    // The outage itself.
+    tokio::time::sleep(OUTAGE).await;
+    let attempts = network.accepted() - before;
+    place.insert("k", 6..=6).await;
+    network.set(Mode::Pass);
+    let healed = Instant::now();
+    place.heard.wait_for(6).await;
+    let took = healed.elapsed();
+    println!("{attempts} attempts in {OUTAGE:?}, first event after {took:?}");
+    assert!(attempts <= OUTAGE.as_secs() as usize, "{attempts} attempts");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(down.elapsed() > OUTAGE);
 }

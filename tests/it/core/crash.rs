@@ -12,6 +12,7 @@ use outboxd::sink::memory::{Answer, Memory as MemorySink};
 use outboxd::source::admin::{Admin, Discarded, DiscardedFilter};
 use outboxd::source::memory::Memory as MemorySource;
 use outboxd::status::ActorState;
+use outboxd::testing::faults::Op;
 use outboxd::testing::source::NewRow;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -208,6 +209,43 @@ async fn an_event_without_a_key_that_kills_its_sequencer_is_set_aside() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), 99);
+    relay.shutdown().await.unwrap();
+}
+
+/// Noting what is in hand takes as long as the database takes. Everything else goes on beside it: leases are renewed, and a
+/// stop gives back what was about to be handed over.
+#[tokio::test]
+async fn a_slow_note_holds_up_neither_renewals_nor_a_stop() {
+    let bench = Bench::new();
+    bench.sink.on(|_| Some(Answer::Hang));
+    drop(bench.relay().await);
+    bench.sink.forget_scripts();
+    let change = |options: &mut Options| {
+        options.instance = bench.instance;
+        options.lease_ttl = Duration::from_millis(2_400);
+        options.sinks[0].publish_timeout = Duration::from_millis(300);
+    };
+    let (relay, faults) = start_over(&bench.source, &bench.sink, change).await;
+    faults.delay(Op::Note, Duration::from_secs(4));
+    let renewals = || faults.count(Op::Renew);
+    eventually(LONG, "it notes", || async {
+        let notes = faults.count(Op::Note);
+        (notes > 0).then_some(()).ok_or("no note yet".to_owned())
+    })
+    .await;
+    let (before, opened) = (renewals(), faults.count(Op::Acquire));
+    eventually(Duration::from_secs(4), "leases are renewed", || async {
+        let renewed = renewals() - before;
+        (renewed >= 3).then_some(()).ok_or(renewed.to_string())
+    })
+    .await;
+    assert_eq!(faults.count(Op::Acquire), opened, "nothing began anew");
+    let began = Instant::now();
+    let report = relay.shutdown().await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(2));
+    assert_eq!(report.unknown, 0, "{report:?}");
+    let relay = bench.relay().await;
+    bench.emptied().await;
     relay.shutdown().await.unwrap();
 }
 
