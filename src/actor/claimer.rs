@@ -11,7 +11,7 @@
 //! lost lease, a restore or a failover. Reads and looks run as tasks beside the actor, so that it stays
 //! responsive; what they bring carries the epoch, and an older epoch's answer is dropped.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -145,6 +145,8 @@ pub struct State {
     buried: bool,
     /// What the next opening is for.
     aim: sharing::Aim,
+    /// Messages that wait for a note.
+    waiting: VecDeque<Message>,
     _place: Place,
 }
 
@@ -196,6 +198,7 @@ impl ClaimerActor {
             kept: Vec::new(),
             buried: false,
             aim: sharing::Aim::default(),
+            waiting: VecDeque::new(),
         };
         state.flush_and_open();
         Ok(state)
@@ -207,59 +210,7 @@ impl ClaimerActor {
         message: Message,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        match message {
-            Message::Open(epoch) => state.open(epoch),
-            Message::Opened(epoch, result) => state.opened(epoch, result),
-            Message::Renewed(epoch, sent, result) => state.renewed(epoch, sent, result),
-            Message::Members(epoch, members) => state.told(epoch, members),
-            Message::Tick(epoch) => state.tick(epoch),
-            Message::Wake => state.wake(),
-            Message::Listening(open) => state.listening(open),
-            Message::Marked(epoch, set) => state.with(epoch, |active, now| active.marked(set, now)),
-            Message::Read(epoch, feed, read, plan, result) => {
-                state.with(epoch, |active, now| {
-                    active.read_done(feed, read, &plan, result, now)
-                });
-            }
-            Message::CaughtUp(epoch, feed, read, plan, result) => {
-                state.with(epoch, |active, now| {
-                    active.caught_up(feed, read, &plan, result, now);
-                })
-            }
-            Message::Fetched(epoch, feed, read, seqs, origin, result) => {
-                state.with(epoch, |active, now| {
-                    active.fetched(feed, read, &seqs, origin, result, now);
-                });
-            }
-            Message::Looked(epoch, look) => {
-                state.with(epoch, |active, now| active.looked(*look, now))
-            }
-            Message::Commanded(epoch, result) => {
-                state.with(epoch, |active, now| active.commanded(result, now));
-            }
-            Message::Sweep => state.with(state.epoch, |active, _| active.begin_sweep()),
-            Message::Swept(epoch, feed, read, result) => {
-                state.with(epoch, |active, now| {
-                    active.swept(feed, result, now);
-                    active.slots[feed].feed.recent_mut().read_ended(read);
-                });
-            }
-            Message::Walked(epoch, feed, result) => {
-                state.with(epoch, |active, now| active.walked(feed, result, now));
-            }
-            Message::Begun(epoch, result) => state.begun(epoch, result),
-            Message::Noted(epoch, written) => state.noted(epoch, written).await,
-            Message::Settled(epoch, list) => state.settled(epoch, &list),
-            Message::ReadOnly(epoch, reason) => state.read_only(epoch, &reason),
-            Message::Parked(epoch, feed, park) => state.parked(epoch, feed, park),
-            Message::Returned(epoch, feed, seqs) => state.returned(epoch, feed, &seqs),
-            Message::Unanswered(epoch, feed, seq) => state.unanswered(epoch, feed, seq),
-            Message::Flushed(tag) => state.flushed(tag),
-            Message::Drain(until) => state.drain(until),
-            Message::DrainOver(number) => state.drain_over(number),
-            Message::Released => state.released(),
-        }
-        state.hand_out().await;
+        state.take(message).await;
         Ok(())
     }
 
@@ -271,10 +222,11 @@ impl ClaimerActor {
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorTerminated(cell, _, reason) => {
-                state.sequencer_ended(&cell, reason.unwrap_or_else(|| "stopped".into()));
+                let reason = reason.unwrap_or_else(|| "stopped".into());
+                state.take(Message::Ended(cell, reason)).await;
             }
             SupervisionEvent::ActorFailed(cell, error) => {
-                state.sequencer_ended(&cell, error.to_string());
+                state.take(Message::Ended(cell, error.to_string())).await;
             }
             _ => {}
         }
@@ -294,6 +246,79 @@ impl ClaimerActor {
 }
 
 impl State {
+    /// Takes a message, and what had to wait before it. While the leases are told what is about to be handed over, what
+    /// concerns events waits, as if it had been handed over at once.
+    async fn take(&mut self, message: Message) {
+        self.waiting.push_back(message);
+        while let Some(message) = self.next_message() {
+            self.act(message).await;
+            self.hand_out().await;
+        }
+    }
+
+    fn next_message(&mut self) -> Option<Message> {
+        let noting = matches!(&self.phase, Phase::Active(active) if active.is_noting());
+        let may = |message: &Message| !(noting && message.concerns_events());
+        let place = self.waiting.iter().position(may)?;
+        self.waiting.remove(place)
+    }
+
+    async fn act(&mut self, message: Message) {
+        match message {
+            Message::Open(epoch) => self.open(epoch),
+            Message::Opened(epoch, result) => self.opened(epoch, result),
+            Message::Renewed(epoch, sent, result) => self.renewed(epoch, sent, result),
+            Message::Members(epoch, members) => self.told(epoch, members),
+            Message::Tick(epoch) => self.tick(epoch),
+            Message::Wake => self.wake(),
+            Message::Listening(open) => self.listening(open),
+            Message::Marked(epoch, set) => self.with(epoch, |active, now| active.marked(set, now)),
+            Message::Read(epoch, feed, read, plan, result) => {
+                self.with(epoch, |active, now| {
+                    active.read_done(feed, read, &plan, result, now)
+                });
+            }
+            Message::CaughtUp(epoch, feed, read, plan, result) => {
+                self.with(epoch, |active, now| {
+                    active.caught_up(feed, read, &plan, result, now);
+                })
+            }
+            Message::Fetched(epoch, feed, read, seqs, origin, result) => {
+                self.with(epoch, |active, now| {
+                    active.fetched(feed, read, &seqs, origin, result, now);
+                });
+            }
+            Message::Looked(epoch, look) => {
+                self.with(epoch, |active, now| active.looked(*look, now))
+            }
+            Message::Commanded(epoch, result) => {
+                self.with(epoch, |active, now| active.commanded(result, now));
+            }
+            Message::Sweep => self.with(self.epoch, |active, _| active.begin_sweep()),
+            Message::Swept(epoch, feed, read, result) => {
+                self.with(epoch, |active, now| {
+                    active.swept(feed, result, now);
+                    active.slots[feed].feed.recent_mut().read_ended(read);
+                });
+            }
+            Message::Walked(epoch, feed, result) => {
+                self.with(epoch, |active, now| active.walked(feed, result, now));
+            }
+            Message::Begun(epoch, result) => self.begun(epoch, result),
+            Message::Noted(epoch, written) => self.noted(epoch, written).await,
+            Message::Ended(cell, reason) => self.sequencer_ended(&cell, reason),
+            Message::Settled(epoch, list) => self.settled(epoch, &list),
+            Message::ReadOnly(epoch, reason) => self.read_only(epoch, &reason),
+            Message::Parked(epoch, feed, park) => self.parked(epoch, feed, park),
+            Message::Returned(epoch, feed, seqs) => self.returned(epoch, feed, &seqs),
+            Message::Unanswered(epoch, feed, seq) => self.unanswered(epoch, feed, seq),
+            Message::Flushed(tag) => self.flushed(tag),
+            Message::Drain(until) => self.drain(until),
+            Message::DrainOver(number) => self.drain_over(number),
+            Message::Released => self.released(),
+        }
+    }
+
     /// Milliseconds since this actor was born: the clock of everything pure below.
     fn now(&self) -> u64 {
         u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use ractor::ActorCell;
 use tokio::time::Instant;
 
 use super::feed::action::{CatchUpPlan, Origin, Park, ReadPlan};
@@ -54,6 +55,8 @@ pub enum Message {
     Walked(u64, usize, Result<Vec<Due>, SourceError>),
     /// A page of what older routes began arrived.
     Begun(u64, Result<Begun, SourceError>),
+    /// A sequencer ended, in these words.
+    Ended(ActorCell, String),
     /// The leases know what is about to be handed over, or could not be told.
     Noted(u64, bool),
     /// Outcomes were committed.
@@ -74,6 +77,42 @@ pub enum Message {
     DrainOver(u64),
     /// The leases are released.
     Released,
+}
+
+impl Message {
+    /// Does it say what became of events, or bring more of them?
+    pub(super) fn concerns_events(&self) -> bool {
+        match self {
+            Self::Read(..)
+            | Self::CaughtUp(..)
+            | Self::Fetched(..)
+            | Self::Looked(..)
+            | Self::Commanded(..)
+            | Self::Sweep
+            | Self::Swept(..)
+            | Self::Walked(..)
+            | Self::Begun(..)
+            | Self::Ended(..)
+            | Self::Settled(..)
+            | Self::Parked(..)
+            | Self::Returned(..)
+            | Self::Unanswered(..)
+            | Self::Flushed(_) => true,
+            Self::Open(_)
+            | Self::Opened(..)
+            | Self::Renewed(..)
+            | Self::Members(..)
+            | Self::Tick(_)
+            | Self::Wake
+            | Self::Listening(_)
+            | Self::Marked(..)
+            | Self::Noted(..)
+            | Self::ReadOnly(..)
+            | Self::Drain(_)
+            | Self::DrainOver(_)
+            | Self::Released => false,
+        }
+    }
 }
 
 #[cfg(feature = "cluster")]
