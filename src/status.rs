@@ -68,6 +68,11 @@ impl Board {
         })
     }
 
+    /// Why outcomes cannot be written to a database that works otherwise; `None`: they are.
+    pub fn unwritten(&self, name: &str, why: Option<String>) {
+        self.database(name, |database| database.unwritten = why);
+    }
+
     /// Changes what is shown of a sink. Returns what `update` returns.
     pub fn sink<R>(&self, name: &str, update: impl FnOnce(&mut Sink) -> R) -> R {
         update(self.lock().sink(name))
@@ -142,13 +147,14 @@ impl Board {
         }
         for database in inner.databases.values() {
             let fallback = match database.state {
+                DatabaseState::Active if database.unwritten.is_some() => "",
                 DatabaseState::Active | DatabaseState::Standby | DatabaseState::Quiet => continue,
                 DatabaseState::Starting => "not opened yet",
                 DatabaseState::Waiting => "cannot be used now",
                 DatabaseState::Draining => "shutting down",
                 DatabaseState::Parked => "stopped after repeated crashes",
             };
-            let reason = database.reason.as_deref().unwrap_or(fallback);
+            let reason = database.why().unwrap_or(fallback);
             problems.push(Problem::new("database", &database.name, reason));
         }
         for sink in inner.sinks.values() {
@@ -275,6 +281,8 @@ pub struct Database {
     pub state: DatabaseState,
     /// Why, where the state alone does not say it.
     pub reason: Option<String>,
+    /// Why outcomes cannot be written, though all else works.
+    pub unwritten: Option<String>,
     /// Pending events at the last sample; a floor when `backlog_bounded`.
     pub backlog: Option<u64>,
     /// The sample's count stopped at its bound.
@@ -289,6 +297,13 @@ pub struct Database {
     pub unrouted: Vec<String>,
     /// What operators hold back, in words; of keys only their number. The owner shows it.
     pub paused: Vec<String>,
+}
+
+impl Database {
+    /// Why it is in its state, or does not do all that its state says.
+    pub fn why(&self) -> Option<&str> {
+        self.reason.as_deref().or(self.unwritten.as_deref())
+    }
 }
 
 /// A shard this instance holds.

@@ -28,6 +28,11 @@ const GATHER: Duration = Duration::from_millis(20);
 /// First and longest pause after the database could not be reached.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// So many outcomes in a row that are refused by themselves are blamed on their events. When none is taken in between,
+/// it is the database that takes nothing, whatever it says.
+const BLAMED: u32 = 3;
+/// So many failures in a row show.
+const SHOWN: u32 = 2;
 
 /// What a settler needs.
 #[derive(Clone)]
@@ -99,6 +104,8 @@ pub struct State {
     /// A `Go` is on its way.
     timed: bool,
     failures: u32,
+    /// Outcomes refused by themselves since one was taken.
+    refusals: u32,
     accepted: u64,
     written: u64,
     flushes: VecDeque<(u64, ActorRef<claimer::Message>, u64)>,
@@ -124,6 +131,7 @@ impl SettlerActor {
             writing: None,
             timed: false,
             failures: 0,
+            refusals: 0,
             accepted: 0,
             written: 0,
             flushes: VecDeque::new(),
@@ -201,75 +209,90 @@ impl State {
         self.writing = None;
         match result {
             Ok(applied) => {
+                let database = self.arguments.source.name();
                 if self.failures > 0 {
-                    let database = self.arguments.source.name();
                     info!(database, "outcomes are written again");
+                    self.arguments.board.unwritten(database, None);
                 }
-                self.failures = 0;
+                (self.failures, self.refusals) = (0, 0);
                 self.committed(batch, &applied);
             }
             Err(problem) if problem.kind == SourceErrorKind::Refused => {
-                // It answered: the outage, if there was one, is over.
-                self.failures = 0;
-                self.refused(batch, &problem);
+                if let Some(item) = self.queue.split(batch) {
+                    self.refusals = self.refusals.saturating_add(1);
+                    if self.refusals > BLAMED {
+                        // Others are tried before this one is again.
+                        self.queue.push(item);
+                        self.failures = self.failures.max(SHOWN);
+                        return self.pause(&problem);
+                    }
+                    self.refused(item, &problem);
+                }
             }
-            Err(problem) => return self.unavailable(batch, &problem),
+            Err(problem) => {
+                if problem.kind == SourceErrorKind::ReadOnly
+                    && let Some(Item { tell, .. }) = batch.last()
+                {
+                    // The latest is of the present incarnation, if any is.
+                    let told = claimer::Message::ReadOnly(tell.epoch, problem.to_string());
+                    let _ = tell.claimer.cast(told);
+                }
+                self.queue.put_back(batch);
+                return self.pause(&problem);
+            }
         }
         self.answer_flushes();
         self.write_soon();
     }
 
-    fn unavailable(&mut self, batch: Vec<Item<Tell>>, problem: &SourceError) {
-        if self.failures == 0 {
+    /// Nothing can be written for now.
+    fn pause(&mut self, problem: &SourceError) {
+        let database = self.arguments.source.name();
+        self.failures = self.failures.saturating_add(1);
+        if self.failures == 1 || (self.refusals == BLAMED + 1) {
             warn!(
-                database = self.arguments.source.name(),
+                database,
                 error = %problem,
-                waiting = self.queue.len() + batch.len(),
+                waiting = self.queue.len(),
                 "outcomes cannot be written; they wait"
             );
         }
-        if problem.kind == SourceErrorKind::ReadOnly
-            && let Some(Item { tell, .. }) = batch.last()
-        {
-            // The latest is of the present incarnation, if any is.
-            let told = claimer::Message::ReadOnly(tell.epoch, problem.to_string());
-            let _ = tell.claimer.cast(told);
+        if self.failures >= SHOWN {
+            let words = format!("outcomes cannot be written: {problem}");
+            self.arguments.board.unwritten(database, Some(words));
         }
-        self.queue.put_back(batch);
-        self.failures = self.failures.saturating_add(1);
         let pause = back_off(PAUSE, PAUSE_MAX, self.failures, 0.5);
         self.timed = true;
         self.myself.send_after(pause, || Message::Go);
     }
 
-    fn refused(&mut self, batch: Vec<Item<Tell>>, problem: &SourceError) {
-        if let Some(item) = self.queue.split(batch) {
-            error!(
-                database = self.arguments.source.name(),
-                event_id = %item.outcome.id,
-                seq = item.outcome.seq,
-                error = %problem,
-                "the database refuses this event's outcome; the event waits and is tried again"
-            );
-            self.written += 1;
-            if let Some(sequencer) = &item.tell.sequencer {
-                // A discard: its key waits for it in the sequencer, which gives everything back.
-                let _ = sequencer.cast(sequencer::Message::Kept(item.outcome.seq));
-                return;
-            }
-            let settled = Settled {
-                feed: item.tell.feed,
-                seq: item.outcome.seq,
-                done: false,
-                applied: false,
-                new: false,
-                refused: true,
-            };
-            let _ = item
-                .tell
-                .claimer
-                .cast(claimer::Message::Settled(item.tell.epoch, vec![settled]));
+    /// The database refuses this outcome, and takes others.
+    fn refused(&mut self, item: Item<Tell>, problem: &SourceError) {
+        error!(
+            database = self.arguments.source.name(),
+            event_id = %item.outcome.id,
+            seq = item.outcome.seq,
+            error = %problem,
+            "the database refuses this event's outcome; the event waits and is tried again"
+        );
+        self.written += 1;
+        if let Some(sequencer) = &item.tell.sequencer {
+            // A discard: its key waits for it in the sequencer, which gives everything back.
+            let _ = sequencer.cast(sequencer::Message::Kept(item.outcome.seq));
+            return;
         }
+        let settled = Settled {
+            feed: item.tell.feed,
+            seq: item.outcome.seq,
+            done: false,
+            applied: false,
+            new: false,
+            refused: true,
+        };
+        let _ = item
+            .tell
+            .claimer
+            .cast(claimer::Message::Settled(item.tell.epoch, vec![settled]));
     }
 
     fn committed(&mut self, batch: Vec<Item<Tell>>, applied: &[bool]) {

@@ -230,7 +230,7 @@ fn away(board: &Board) -> Option<Failure> {
         };
         let reason = match code {
             Code::Failed => Some("another instance delivers its events"),
-            _ => database.reason.as_deref(),
+            _ => database.why(),
         };
         Some(Failure::new(code, why("database", &database.name, reason)))
     });

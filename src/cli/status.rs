@@ -132,7 +132,7 @@ fn state(name: &str, status: &Status, reports: &[Snapshot]) -> (&'static str, Op
         .filter(|database| database.name == name)
         .min_by_key(|database| rank(database.state));
     match best {
-        Some(database) => (word(database.state), database.reason.clone()),
+        Some(database) => (word(database.state), database.why().map(str::to_owned)),
         None if status.instances.is_empty() => (
             "stopped",
             Some("no instance has given a sign of life".into()),

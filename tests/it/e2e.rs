@@ -9,6 +9,7 @@ mod keys;
 mod lanes;
 mod load;
 mod operate;
+mod outages;
 mod poison;
 mod process;
 mod quiet;

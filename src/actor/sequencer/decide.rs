@@ -15,6 +15,9 @@ const UNCHARGED_MAX: Duration = Duration::from_secs(15);
 /// A lost answer is asked for again soon, inside the destination's dedupe window.
 const UNKNOWN_BASE: Duration = Duration::from_millis(100);
 const UNKNOWN_MAX: Duration = Duration::from_secs(5);
+/// Longest pause after a failure that charges nothing while the sink takes nothing of anybody: an outage, after which
+/// work goes on soon, however long it lasted. The gate lets single events through meanwhile.
+const OUTAGE_MAX: Duration = Duration::from_secs(1);
 /// An event over which the sink's code panics so often in a row is set aside.
 const PANICS: u32 = 3;
 
@@ -117,6 +120,17 @@ pub struct Context<'a> {
     pub jitter: f64,
 }
 
+impl Context<'_> {
+    /// The pause after so many failures in a row that charge nothing.
+    fn pause(&self, base: Duration, max: Duration, failures: u32) -> Duration {
+        let max = match self.others_succeed {
+            true => max,
+            false => max.min(OUTAGE_MAX),
+        };
+        back_off(base, max, failures, self.jitter)
+    }
+}
+
 /// Decides. An outage is not an event's fault: only an answer about this event charges an attempt, or a failure
 /// that keeps hitting this event while others succeed.
 pub fn decide(reply: Reply, context: &Context<'_>) -> Decision {
@@ -136,7 +150,7 @@ pub fn decide(reply: Reply, context: &Context<'_>) -> Decision {
         PublishErrorKind::Full => {
             let full = context.full.saturating_add(1);
             Decision::Wait {
-                pause: back_off(UNCHARGED_BASE, UNCHARGED_MAX, full, context.jitter),
+                pause: context.pause(UNCHARGED_BASE, UNCHARGED_MAX, full),
                 strikes: context.strikes,
                 full,
                 panics: 0,
@@ -175,7 +189,7 @@ fn uncharged(
         return charged(error, repeat, context);
     }
     Decision::Wait {
-        pause: back_off(base, max, strikes, context.jitter),
+        pause: context.pause(base, max, strikes),
         strikes,
         full: 0,
         panics: 0,
@@ -331,6 +345,25 @@ mod tests {
                 &context(0, strikes, true),
             );
             assert_eq!(answer, offer(true, true));
+        }
+    }
+
+    #[test]
+    fn after_an_outage_of_any_length_work_goes_on_soon() {
+        for kind in [
+            PublishError::unavailable("no stream"),
+            PublishError::full("maximum messages"),
+            PublishError::unknown("no answer"),
+        ] {
+            let context = Context {
+                full: 1_000,
+                jitter: 1.0,
+                ..context(0, 1_000, false)
+            };
+            let Decision::Wait { pause, .. } = decide(failed(kind), &context) else {
+                panic!("charged");
+            };
+            assert!(pause <= OUTAGE_MAX.mul_f64(1.25), "{pause:?}");
         }
     }
 

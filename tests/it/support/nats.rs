@@ -213,8 +213,17 @@ impl Server {
         snippet.clone_into(&mut self.snippet);
     }
 
-    /// Starts the process and waits for its greeting; its output if it ends instead.
-    async fn launch(&mut self) -> Result<(), String> {
+    /// Changes the snippet of a server that runs on, as `nats-server --signal reload` does.
+    pub fn reload(&mut self, snippet: &str) {
+        self.set_snippet(snippet);
+        self.configure();
+        if let Some(process) = &mut self.process {
+            process.signal("HUP");
+        }
+    }
+
+    /// Writes the configuration, and says where.
+    fn configure(&self) -> PathBuf {
         let store = self.directory.path().join("store").display().to_string();
         let jetstream =
             if self.snippet.contains("jetstream {") || self.snippet.contains("jetstream:") {
@@ -231,6 +240,12 @@ impl Server {
         .replace("$STORE", &store);
         let file = self.directory.path().join("nats.conf");
         std::fs::write(&file, configuration).unwrap();
+        file
+    }
+
+    /// Starts the process and waits for its greeting; its output if it ends instead.
+    async fn launch(&mut self) -> Result<(), String> {
+        let file = self.configure();
         let log = self.directory.path().join("log");
         let _ = std::fs::remove_file(&log);
         let process = Spawn::new(program(), log)
