@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
+use super::super::eventually;
 use super::{Database, Directory, Server, url};
-use crate::support::eventually;
 
 /// What takes a moment on a loaded machine.
 const LONG: Duration = Duration::from_secs(60);
