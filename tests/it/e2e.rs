@@ -3,10 +3,12 @@
 mod bench;
 mod broker;
 mod database;
+mod failover;
 mod feeds;
 mod gaps;
 mod keys;
 mod lanes;
+mod ledger;
 mod load;
 mod operate;
 mod outages;

@@ -175,6 +175,57 @@ async fn a_restarted_server_costs_one_call_and_a_read_only_one_is_left() {
     .await;
 }
 
+/// What was read on another server, or before a crash, is no beginning for what is read now.
+#[tokio::test]
+async fn events_are_read_where_the_outbox_was_opened_and_nowhere_else() {
+    let old = Server::start_own(&[]).await;
+    let database = old.database().await;
+    migrate(&database).await;
+    let mut new = old.standby(old.port()).await;
+    let name = Proxy::to(old.address()).await;
+    let source = another(&database, |options| {
+        options.url = Some(database.url_through(name.port()).into());
+    });
+    source.open().await.unwrap();
+    insert(&database, 3, 3).await;
+    new.caught_up_with(&old).await;
+    assert_eq!(read(&source).await.len(), 3);
+
+    name.lead_to(new.address());
+    name.cut_once().await;
+    let bounds = ReadBounds::rows(10);
+    // A standby, then the same server as the primary, then the same once more after a crash.
+    for round in 0..3 {
+        match round {
+            0 => {}
+            1 => new.promote().await,
+            _ => {
+                new.kill9().await;
+                new.restart().await;
+            }
+        }
+        let refused = eventually(Duration::from_secs(10), "reading is refused", || async {
+            match source.read("events", 0, bounds, &[]).await {
+                // The first call of all finds the cut connection.
+                Err(error) if error.message.contains("another one") => Ok(error),
+                Err(error) => Err(error.to_string()),
+                Ok(rows) => panic!("{} rows in round {round}", rows.len()),
+            }
+        })
+        .await;
+        assert_eq!(refused.kind, SourceErrorKind::Unavailable);
+        let refused = refusal(source.read_seqs("events", &[1]).await);
+        assert!(refused.message.contains("another one"), "{refused}");
+        match round {
+            0 => assert_eq!(refusal(source.open().await).kind, SourceErrorKind::ReadOnly),
+            _ => {
+                source.open().await.unwrap();
+                assert_eq!(read(&source).await.len(), 3);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_changed_table_costs_at_most_one_call_per_connection() {
     let (database, source) = outbox().await;

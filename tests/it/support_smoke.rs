@@ -59,6 +59,45 @@ async fn an_own_postgres_survives_stop_and_crash() {
 }
 
 #[tokio::test]
+async fn a_standby_follows_holds_commits_up_and_takes_over() {
+    let mut old = postgres::Server::start_own(&[]).await;
+    let database = old.database().await;
+    let network = Proxy::to(old.address()).await;
+    let new = old.standby(network.port()).await;
+    let copy = new.copy_of(&database);
+    database
+        .execute_as_superuser("create table x as select 1 as y")
+        .await;
+    new.caught_up_with(&old).await;
+    assert_eq!(rows_of_x(&copy).await, 1);
+
+    old.commits_wait_for_a_standby().await;
+    network.set(Mode::Hole);
+    let waits = database.execute_as_superuser("insert into x values (2)");
+    let answered = tokio::time::timeout(Duration::from_millis(300), waits).await;
+    assert!(answered.is_err(), "a commit that no standby has");
+    assert_eq!(rows_of_x(&database).await, 1, "nobody sees it");
+
+    old.kill9().await;
+    new.promote().await;
+    copy.execute_as_superuser("insert into x values (3)").await;
+    assert_eq!(rows_of_x(&copy).await, 2);
+
+    old.restart_read_only().await;
+    let refused = sqlx::query("insert into x values (4)")
+        .execute(&mut database.superuser().await)
+        .await;
+    assert!(refused.is_err_and(|error| error.to_string().contains("read-only")));
+}
+
+async fn rows_of_x(database: &postgres::Database) -> i64 {
+    sqlx::query_scalar("select count(*) from x")
+        .fetch_one(&mut database.superuser().await)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
 async fn a_nats_server_keeps_its_port_and_its_store() {
     let mut server = nats::Server::start().await;
     let jetstream = server.jetstream().await;

@@ -429,8 +429,9 @@ impl Active {
 
     // ---- failures ----------------------------------------------------------------------------------
 
-    /// A call to the database failed: rest, and show it once.
+    /// A call to the database failed: rest, and show it once. A renewal tells whether it is still the same history.
     pub(super) fn trouble(&mut self, error: &SourceError, now: u64) {
+        self.renewer.soon();
         self.failures = self.failures.saturating_add(1);
         let pause = back_off(PAUSE, PAUSE_MAX, self.failures, 0.5);
         self.not_before = now + u64::try_from(pause.as_millis()).unwrap_or(1_000);

@@ -34,6 +34,8 @@ pub(super) struct Connected {
     pub(super) connection: PgConnection,
     /// The server's system identifier; empty where it may not be read.
     pub(super) system: String,
+    /// Which server it is, and which part of its history; asked for the relay's statements only.
+    pub(super) place: Option<String>,
 }
 
 /// Refuses options that can never work. No part of a URL is repeated: it may hold a password.
@@ -270,9 +272,13 @@ pub(super) async fn connect(options: &Options, purpose: Purpose) -> Result<Conne
     let attempt = async {
         let mut connection = PgConnection::connect_with(&connect).await?;
         let answer = greet(&mut connection).await?;
-        Ok::<_, sqlx::Error>((connection, answer))
+        let place = match purpose {
+            Purpose::Relay => Some(place(&mut connection).await?),
+            Purpose::Admin | Purpose::Listen => None,
+        };
+        Ok::<_, sqlx::Error>((connection, answer, place))
     };
-    let (connection, (statement_ms, system)) =
+    let (connection, (statement_ms, system), place) =
         match tokio::time::timeout(CONNECT_LIMIT, attempt).await {
             Ok(Ok(connected)) => connected,
             Ok(Err(cause)) => return Err(failure(name, what, cause).error),
@@ -293,7 +299,18 @@ pub(super) async fn connect(options: &Options, purpose: Purpose) -> Result<Conne
             format!("database {name}: {}", error::POOLER),
         ));
     }
-    Ok(Connected { connection, system })
+    Ok(Connected {
+        connection,
+        system,
+        place,
+    })
+}
+
+async fn place(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
+    let row = sqlx::raw_sql(include_str!("sql/greet_place.sql"))
+        .fetch_one(connection)
+        .await?;
+    row.try_get(0)
 }
 
 /// The statement timeout in force, in milliseconds, and the system identifier.

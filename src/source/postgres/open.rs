@@ -47,6 +47,7 @@ impl Postgres {
             .await?;
         let timeline: String = self.only(WHAT, &place, 0)?;
         let table: i64 = self.only(WHAT, &place, 1)?;
+        session.is_home(&timeline);
         let incarnation = incarnation(session.system(), &timeline, table);
         session.finish(WHAT).await?;
         Ok(Opened {

@@ -37,6 +37,8 @@ pub(super) struct Pool {
     dial: Arc<Dial>,
     permits: Semaphore,
     idle: Mutex<Vec<Idle>>,
+    /// Where the outbox was opened last.
+    home: Mutex<Option<String>>,
 }
 
 #[derive(Debug)]
@@ -67,6 +69,7 @@ impl Pool {
             dial,
             permits: Semaphore::new(connections as usize),
             idle: Mutex::default(),
+            home: Mutex::default(),
         }
     }
 
@@ -76,6 +79,35 @@ impl Pool {
         let rows = session.rows(what, call).await?;
         session.finish(what).await?;
         Ok(rows)
+    }
+
+    /// Runs one statement, in a transaction of its own, where the outbox was opened and nowhere else. A connection
+    /// made since may lead to a server with another history, in which what was read so far means nothing, or to one
+    /// that takes no writes.
+    pub(super) async fn rows_at_home(
+        &self,
+        what: &str,
+        call: Call,
+    ) -> Result<Vec<PgRow>, SourceError> {
+        let mut session = self.session(what).await?;
+        if !self.is_home(session.place()) {
+            self.idle().clear();
+            return Err(SourceError::new(
+                SourceErrorKind::Unavailable,
+                format!(
+                    "database {}: {what}: the server was restarted, or is another one than before",
+                    self.options.name
+                ),
+            ));
+        }
+        let rows = session.rows(what, call).await?;
+        session.finish(what).await?;
+        Ok(rows)
+    }
+
+    fn is_home(&self, place: Option<&str>) -> bool {
+        let home = self.home.lock().unwrap_or_else(PoisonError::into_inner);
+        home.as_deref().is_none_or(|home| place == Some(home))
     }
 
     /// Runs one statement for its effect; returns the number of rows it touched.
@@ -173,6 +205,20 @@ impl Session<'_> {
     /// The server's system identifier.
     pub(super) fn system(&self) -> &str {
         self.idle.as_ref().map_or("", |idle| &idle.connected.system)
+    }
+
+    fn place(&self) -> Option<&str> {
+        self.idle.as_ref()?.connected.place.as_deref()
+    }
+
+    /// The outbox was opened here, at this place.
+    pub(super) fn is_home(&mut self, place: &str) {
+        if let Some(idle) = &mut self.idle {
+            // A standby may have been promoted since the greeting.
+            idle.connected.place = Some(place.to_owned());
+        }
+        let home = &self.pool.home;
+        *home.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.to_owned());
     }
 
     /// Runs a statement and gives its rows.

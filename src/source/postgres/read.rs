@@ -32,7 +32,7 @@ impl Postgres {
             .bind(bare)
             .bind(INLINE_LIMIT as i32)
             .bind(i64::from(bounds.bodies));
-        self.decode(self.relay.rows(READING, call).await?)
+        self.decode(self.relay.rows_at_home(READING, call).await?)
     }
 
     pub(super) async fn read_runs(
@@ -49,7 +49,7 @@ impl Postgres {
             .bind(from)
             .bind(i64::from(per_key))
             .bind(INLINE_LIMIT as i32);
-        self.decode(self.relay.rows(READING, call).await?)
+        self.decode(self.relay.rows_at_home(READING, call).await?)
     }
 
     pub(super) async fn read_named(
@@ -60,7 +60,7 @@ impl Postgres {
         let call = query(self.sql.read_seqs.text())
             .bind(sink)
             .bind(seqs.to_vec());
-        self.decode(self.relay.rows(READING, call).await?)
+        self.decode(self.relay.rows_at_home(READING, call).await?)
     }
 
     pub(super) async fn probe_ranges(

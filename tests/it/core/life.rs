@@ -363,6 +363,25 @@ async fn leases_are_renewed_at_once_when_the_database_is_there_again() {
     tokio::time::timeout(LONG / 3, renewed).await.unwrap();
 }
 
+/// A source that refuses to read because its server is another one waits for that to be found out.
+#[tokio::test]
+async fn a_read_that_fails_asks_for_a_renewal_at_once() {
+    let bench = Bench::with(|options| options.lease_ttl = 2 * LONG).await;
+    bench.insert("k", 1..=1);
+    bench.received(1).await;
+    let renewals = bench.faults.count(Op::Renew);
+    let forever = u32::MAX;
+    bench.faults.fail(
+        Op::Read,
+        forever,
+        SourceErrorKind::Unavailable,
+        When::Before,
+    );
+    bench.insert("k", 2..=2);
+    let renewed = async { bench.calls(Op::Renew, renewals + 1).await };
+    tokio::time::timeout(LONG / 3, renewed).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_database_that_can_be_read_and_not_renewed_stays_in_trouble_until_it_can() {
     let bench = Bench::with(|options| options.lease_ttl = 2 * LONG).await;

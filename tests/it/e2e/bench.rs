@@ -322,6 +322,12 @@ impl Sent {
             .count()
     }
 
+    /// Message ids that were sent for the first time later than this moment.
+    pub fn new_since(&self, moment: Instant) -> usize {
+        let heard = self.heard.lock().unwrap();
+        heard.first.values().filter(|at| **at > moment).count()
+    }
+
     /// When this message id was sent first.
     pub fn at(&self, id: &str) -> Option<Instant> {
         self.heard.lock().unwrap().first.get(id).copied()

@@ -1,85 +1,14 @@
 //! A database that restarts under the relay: exactly the committed events arrive, in order, and soon.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sqlx::{Connection, PgConnection};
 use tokio::time::Instant;
 
-use super::bench::{Bench, LONG, Written, assert_exactly, insert_on};
+use super::bench::{Bench, LONG, assert_exactly, insert_on};
+use super::ledger::{Writers, whole};
 use crate::support::roles::Role;
 use crate::support::{eventually, nats, postgres};
-
-/// What a writer knows in the end: events whose commit was answered, and events whose commit was not.
-#[derive(Default)]
-struct Ledger {
-    committed: Vec<Written>,
-    unanswered: Vec<Written>,
-}
-
-/// Writes through the restarts, round the keys, each transaction once.
-async fn write_until(url: String, keys: Vec<String>, stop: Arc<AtomicBool>) -> Ledger {
-    let mut ledger = Ledger::default();
-    let mut connection: Option<PgConnection> = None;
-    for key in keys.iter().cycle() {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        if connection.is_none() {
-            connection = PgConnection::connect(&url).await.ok();
-        }
-        let Some(open) = connection.as_mut() else {
-            tokio::task::yield_now().await;
-            continue;
-        };
-        match one_transaction(open, key).await {
-            Ok(written) => {
-                ledger.committed.extend(written);
-                // The pace of the writers: what is looked at is an outage, not a backlog.
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            Err(unanswered) => {
-                ledger.unanswered.extend(unanswered);
-                connection = None;
-            }
-        }
-    }
-    ledger
-}
-
-/// Inserts and commits. The error holds what may have been committed all the same.
-async fn one_transaction(
-    connection: &mut PgConnection,
-    key: &str,
-) -> Result<Vec<Written>, Vec<Written>> {
-    let mut transaction = connection.begin().await.map_err(|_| Vec::new())?;
-    let rows: Vec<(uuid::Uuid, i64)> = sqlx::query_as(
-        "insert into outbox.event (kind, ordering_key, payload)
-         select 'order.made', $1, json_build_object('n', n) from generate_series(1, 3) as n
-         order by n
-         returning id, seq",
-    )
-    .bind(key)
-    .fetch_all(&mut *transaction)
-    .await
-    .map_err(|_| Vec::new())?;
-    let written: Vec<Written> = rows
-        .into_iter()
-        .zip(1..)
-        .map(|((id, seq), n)| Written {
-            id,
-            seq,
-            key: key.to_owned(),
-            payload: format!("{{\"n\" : {n}}}"),
-        })
-        .collect();
-    match transaction.commit().await {
-        Ok(()) => Ok(written),
-        Err(_) => Err(written),
-    }
-}
 
 async fn restarted(crash: bool) {
     let mut server = postgres::Server::start_own(&[]).await;
@@ -87,14 +16,7 @@ async fn restarted(crash: bool) {
     let bench = Bench::over(database, nats::Server::start().await, &[]).await;
     let sent = bench.sent().await;
     let running = bench.relay().await;
-    let stop = Arc::new(AtomicBool::new(false));
-    let writers: Vec<_> = (0..4)
-        .map(|writer| {
-            let keys = (0..25).map(|key| format!("k{writer}-{key}")).collect();
-            let url = bench.database.url_of(Role::Writer);
-            tokio::spawn(write_until(url, keys, Arc::clone(&stop)))
-        })
-        .collect();
+    let writers = Writers::start(&bench.database.url_of(Role::Writer));
     for round in 1..=3 {
         sent.wait_for(sent.count() + 500).await;
         match crash {
@@ -129,31 +51,15 @@ async fn restarted(crash: bool) {
             back.elapsed()
         );
     }
-    stop.store(true, Ordering::Relaxed);
-    let mut committed = Vec::new();
-    let mut unanswered = Vec::new();
-    for writer in writers {
-        let ledger = writer.await.unwrap();
-        committed.extend(ledger.committed);
-        unanswered.extend(ledger.unanswered);
-    }
+    let ledger = writers.stop().await;
+    let mut committed = ledger.committed;
     bench.emptied().await;
     running.drained(LONG).await;
     let mut seen = bench.seen().await;
     seen.retain(|message| !message.key.starts_with("fresh-"));
-    // A commit whose answer was lost may have happened: what arrived of those counts as committed, whole
-    // transactions only.
+    // A commit whose answer was lost may have happened: what arrived of those counts as committed.
     let arrived: HashSet<_> = seen.iter().map(|message| message.id).collect();
-    for transaction in unanswered.chunks(3) {
-        let count = transaction
-            .iter()
-            .filter(|e| arrived.contains(&e.id))
-            .count();
-        assert!(count == 0 || count == 3, "{count} of a transaction of 3");
-        if count == 3 {
-            committed.extend(transaction.iter().cloned());
-        }
-    }
+    committed.extend(whole(&ledger.unanswered, &arrived));
     println!(
         "{} events, {} sent more than once",
         committed.len(),

@@ -2,6 +2,7 @@
 //!
 //! - [`server()`] is shared by the whole test binary; take a fresh [`Database`] from it.
 //! - [`Server::start_own`] is for tests that stop, kill or restart their server, or need settings.
+//! - [`Server::standby`] follows such a server, and can take its place.
 //!
 //! Everybody here has the role that he would have in earnest, see [`roles`](super::roles); a superuser is for faults and
 //! settings. These roles and the superuser `postgres` log in without a password; every other role needs one
@@ -20,6 +21,8 @@ use tokio::sync::OnceCell;
 
 use super::process::{Process, Spawn, free_port, port_clash};
 use super::roles::Role;
+
+mod standby;
 
 /// Time for a server to answer, on a loaded machine.
 const START: Duration = Duration::from_secs(60);
@@ -82,15 +85,18 @@ impl Server {
             port: 0,
             process: None,
         };
+        server.launch_on_a_free_port().await;
+        let roles = Role::ALL.map(|role| format!("create role {} login", role.name()));
+        server.execute(&roles.join("; ")).await;
+        server
+    }
+
+    async fn launch_on_a_free_port(&mut self) {
         for _ in 0..5 {
-            server.port = free_port();
-            match server.launch().await {
-                Ok(()) => {
-                    let roles = Role::ALL.map(|role| format!("create role {} login", role.name()));
-                    server.execute(&roles.join("; ")).await;
-                    return server;
-                }
-                Err(output) if port_clash(&output) => server.process = None,
+            self.port = free_port();
+            match self.launch().await {
+                Ok(()) => return,
+                Err(output) if port_clash(&output) => self.process = None,
                 Err(output) => panic!("PostgreSQL did not start; its output:\n{output}"),
             }
         }
@@ -191,17 +197,6 @@ impl Server {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-    }
-
-    /// It comes back as a standby, which reads and writes nothing, until `pg_promote()`.
-    pub async fn restart_as_standby(&mut self) {
-        self.stop_fast().await;
-        let signal = Path::new(&self.directory.data()).join("standby.signal");
-        std::fs::write(&signal, "").unwrap();
-        if let Some((uid, gid)) = self.directory.user {
-            std::os::unix::fs::chown(&signal, Some(uid), Some(gid)).unwrap();
-        }
-        self.restart().await;
     }
 
     /// Starts the process and waits until it answers; its output if it ends instead.
@@ -379,33 +374,37 @@ impl Directory {
         command.push(program.display().to_string());
         command
     }
+
+    /// Runs a program that makes the data directory.
+    fn fill_by(&self, program: &Path, arguments: &[&str]) {
+        let mut command = self.as_server_user(program);
+        command.extend(["-D", &self.data()].map(str::to_owned));
+        command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        let output = Command::new(&command[0])
+            .args(&command[1..])
+            .current_dir(&self.path)
+            .output()
+            .unwrap_or_else(|error| panic!("running {command:?}: {error}"));
+        assert!(
+            output.status.success(),
+            "{} failed: {}{}",
+            program.display(),
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
 }
 
 fn initdb(programs: &Path, directory: &Directory) {
-    let mut command = directory.as_server_user(&programs.join("initdb"));
-    command.extend(["-D", &directory.data()].map(str::to_owned));
-    command.extend(
-        [
-            "-U",
-            "postgres",
-            "--auth=trust",
-            "--no-sync",
-            "--encoding=UTF8",
-            "--locale=C",
-        ]
-        .map(str::to_owned),
-    );
-    let output = Command::new(&command[0])
-        .args(&command[1..])
-        .current_dir(&directory.path)
-        .output()
-        .unwrap_or_else(|error| panic!("running {command:?}: {error}"));
-    assert!(
-        output.status.success(),
-        "initdb failed: {}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let arguments = [
+        "-U",
+        "postgres",
+        "--auth=trust",
+        "--no-sync",
+        "--encoding=UTF8",
+        "--locale=C",
+    ];
+    directory.fill_by(&programs.join("initdb"), &arguments);
     let trusted = Role::ALL.map(Role::name).join(",");
     std::fs::write(
         Path::new(&directory.data()).join("pg_hba.conf"),

@@ -139,7 +139,7 @@ async fn c92_a_standby_is_waited_for_until_its_promotion() {
     emptied(&database).await;
     server.restart_as_standby().await;
     waits_for_writes(&relay).await;
-    server.execute("select pg_promote()").await;
+    server.promote().await;
     relay.is(DatabaseState::Active).await;
     insert(&database, "k", 3..=4).await;
     emptied(&database).await;
