@@ -209,24 +209,31 @@ impl State {
         self.writing = None;
         match result {
             Ok(applied) => {
-                let database = self.arguments.source.name();
                 if self.failures > 0 {
+                    let database = self.arguments.source.name();
                     info!(database, "outcomes are written again");
-                    self.arguments.board.unwritten(database, None);
                 }
-                (self.failures, self.refusals) = (0, 0);
+                self.recovered();
+                self.refusals = 0;
                 self.committed(batch, &applied);
             }
             Err(problem) if problem.kind == SourceErrorKind::Refused => {
-                if let Some(item) = self.queue.split(batch) {
-                    self.refusals = self.refusals.saturating_add(1);
-                    if self.refusals > BLAMED {
+                let refused = self.queue.split(batch);
+                self.refusals = self.refusals.saturating_add(u32::from(refused.is_some()));
+                let blamed = self.refusals <= BLAMED;
+                if blamed {
+                    // It answered: the outage, if there was one, is over.
+                    self.recovered();
+                }
+                match refused {
+                    Some(item) if blamed => self.refused(item, &problem),
+                    Some(item) => {
                         // Others are tried before this one is again.
                         self.queue.push(item);
                         self.failures = self.failures.max(SHOWN);
                         return self.pause(&problem);
                     }
-                    self.refused(item, &problem);
+                    None => {}
                 }
             }
             Err(problem) => {
@@ -243,6 +250,13 @@ impl State {
         }
         self.answer_flushes();
         self.write_soon();
+    }
+
+    fn recovered(&mut self) {
+        if std::mem::take(&mut self.failures) > 0 {
+            let database = self.arguments.source.name();
+            self.arguments.board.unwritten(database, None);
+        }
     }
 
     /// Nothing can be written for now.

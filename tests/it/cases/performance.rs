@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use outboxd::status::DatabaseState;
 
 use super::bench::{LONG, Place, execute};
+use crate::cli_bin::Workplace;
 use crate::support::eventually;
 use crate::support::postgres;
 use crate::support::proxy::{Mode, Proxy};
@@ -68,6 +69,86 @@ async fn c47_a_limit_is_a_limit_under_every_planner_setting() {
     place.emptied().await;
     assert!(most <= 16, "{most} in hand");
     assert_eq!(place.heard.count(), 2_000, "each once");
+}
+
+/// Somebody's old snapshot keeps every row that was delivered since, dead, in the table and its indexes. Reads begin behind
+/// them, so they cost little.
+#[tokio::test]
+async fn c49_an_old_snapshot_costs_little() {
+    const ROWS: u32 = 20_000;
+    let place = Place::new().await;
+    let relay = place.relay().await;
+    relay.is(DatabaseState::Active).await;
+    let mut drains = 0;
+    let mut drain = async |place: &Place| {
+        let began = Instant::now();
+        fill(place, "'k' || n % 1000", ROWS).await;
+        drains += 1;
+        place.heard.wait_for((drains * ROWS) as usize).await;
+        place.emptied().await;
+        f64::from(ROWS) / began.elapsed().as_secs_f64()
+    };
+    drain(&place).await;
+    let before = drain(&place).await;
+    let mut snapshot = place.database.superuser().await;
+    execute(
+        &mut snapshot,
+        "begin isolation level repeatable read; select 1",
+    )
+    .await;
+    let mut rates = Vec::new();
+    for _ in 0..5 {
+        rates.push(drain(&place).await);
+    }
+    let after = rates[4];
+    println!("{before:.0} events a second before, {rates:.0?} with a snapshot");
+    execute(&mut snapshot, "commit").await;
+    assert!(after > before / 2.0, "{before}, then {rates:?}");
+    assert_eq!(relay.metric("lease_lost_total", &[]), 0.0);
+    assert_eq!(relay.metric("missed_total", &[]), 0.0);
+}
+
+/// The wake-up channel's own session. While its client stands still the server cannot write to it: it must not hold back
+/// what vacuum may remove, and must be well again soon after.
+#[tokio::test]
+async fn c50_a_channel_that_is_not_read_holds_nothing_back() {
+    let place = Place::new().await;
+    let work = Workplace::new(&place.config(&place.database.url, &place.nats.url(), ""));
+    let mut service = work.start(&["run"]);
+    place.insert("k", 1..=1).await;
+    place.emptied().await;
+    let listeners =
+        "from pg_stat_activity where datname = current_database() and query like 'LISTEN%'";
+    let count = format!("select count(*) {listeners}");
+    eventually(LONG, "the channel is open", || async {
+        let open = place.number(&count).await;
+        (open == 1).then_some(()).ok_or(open.to_string())
+    })
+    .await;
+    service.signal("STOP");
+    // More than sockets hold, each of them different.
+    place
+        .database
+        .execute_as_superuser(
+            "select count(pg_notify('outboxd_' || 'outbox.event'::regclass::oid, repeat('x', 500) || n))
+             from generate_series(1, 200000) as n",
+        )
+        .await;
+    let holds = format!("select count(*) {listeners} and backend_xmin is not null");
+    eventually(Duration::from_secs(5), "it holds nothing back", || async {
+        let held = place.number(&holds).await;
+        (held == 0).then_some(()).ok_or(held.to_string())
+    })
+    .await;
+    service.signal("CONT");
+    let woken = Instant::now();
+    place.insert("k", 2..=2).await;
+    place.heard.wait_for(2).await;
+    let took = woken.elapsed();
+    println!("an event {took:?} after it goes on");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let held = place.number(&holds).await;
+    assert_eq!(held, 0);
 }
 
 /// Plans are made for what a statement asks, a range from a number on, and not for how many rows there were.

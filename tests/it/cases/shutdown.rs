@@ -110,7 +110,8 @@ async fn c74_a_stop_gives_back_what_was_queued() {
     let first = place.setup().broker(broker).start_with(queued).await;
     first.is(DatabaseState::Active).await;
     network.set(Mode::Lag(Duration::from_millis(350)));
-    place.insert_keys(50).await;
+    // Seven a second go out: the second one has half a minute to begin.
+    place.insert_keys(200).await;
     place.heard.wait_for(5).await;
     let second = place.setup().start_with(queued).await;
     second.is(DatabaseState::Standby).await;
@@ -121,7 +122,7 @@ async fn c74_a_stop_gives_back_what_was_queued() {
     let stopped = Instant::now();
     place.emptied().await;
     assert!(stopped.elapsed() < Duration::from_secs(5));
-    assert_eq!(place.heard.count(), 50);
+    assert_eq!(place.heard.count(), 200);
     assert_eq!(second.metric("missed_total", &[]), 0.0);
     place.verified().await;
 }

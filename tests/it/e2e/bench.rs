@@ -328,6 +328,14 @@ impl Sent {
         heard.first.values().filter(|at| **at > moment).count()
     }
 
+    /// Message ids of this database that were sent for the first time later than this moment.
+    pub fn first_of(&self, database: &str, moment: Instant) -> usize {
+        let heard = self.heard.lock().unwrap();
+        let mine = |id: &str| id.split_once(':').is_some_and(|(from, _)| from == database);
+        let first = heard.first.iter();
+        first.filter(|(id, at)| mine(id) && **at > moment).count()
+    }
+
     /// When this message id was sent first.
     pub fn at(&self, id: &str) -> Option<Instant> {
         self.heard.lock().unwrap().first.get(id).copied()

@@ -1,12 +1,15 @@
 //! The database fails.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::super::bench::number_on;
 use super::{Bench, SHOWN, SHOWN_HALF_OPEN, Scene, lasts};
 use crate::support::proxy::{Mode, Proxy};
-use crate::support::roles::Role;
+use crate::support::roles::{self, Role};
 use crate::support::{eventually, postgres};
 
 /// How soon after a link is mended, or somebody's doing undone, events are published, and the rate is that of before.
@@ -193,4 +196,62 @@ async fn a_channel_that_is_dead_while_queries_work() {
     );
     let outage = super::Outage { began, shown };
     scene.recovers("no wake-ups", outage, FIRST, FULL).await;
+}
+
+/// Two databases at one sink, both with work: one of them slow, then dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_database_of_two_that_is_slow_or_dead() {
+    let server = postgres::server().await;
+    let sick = server.database().await;
+    roles::migrate_in(&sick, "outbox", 16).await;
+    let network = Proxy::to(server.address()).await;
+    let url = sick.url_through(network.port());
+    let bench = Bench::new(&[]).await;
+    let bench = bench.with(&[("databases.sick.url", &url)]);
+    let scene = Scene::new(bench).await;
+    let writes = sick.clone();
+    let (stop, stopped) = (Arc::clone(&scene.stop), async {
+        let written = super::write_until(writes, Arc::clone(&scene.stop)).await;
+        written.len()
+    });
+    let measures = async {
+        let span = Duration::from_secs(8);
+        let rate = async |name: &str| {
+            let from = Instant::now();
+            // The measurement itself.
+            tokio::time::sleep(span).await;
+            scene.sent.first_of(name, from) as f64 / from.elapsed().as_secs_f64()
+        };
+        let both = (rate("orders").await, rate("sick").await);
+        network.set(Mode::Lag(Duration::from_millis(500)));
+        let slow = rate("orders").await;
+        network.set(Mode::Hole);
+        let dead = rate("orders").await;
+        network.set(Mode::Pass);
+        stop.store(true, Ordering::Relaxed);
+        (both, slow, dead)
+    };
+    let (written, ((healthy, other), slow, dead)) = tokio::join!(stopped, measures);
+    println!(
+        "beside another database: {healthy:.0} events a second (and {other:.0} of the other's), {slow:.0} while that one is \
+         slow, {dead:.0} while it is dead"
+    );
+    assert!(other > healthy / 2.0, "the other one works too");
+    assert!(slow >= healthy * 0.9 && dead >= healthy * 0.9);
+    let mut connection = sick.connect().await;
+    let pending = "select count(*) from outbox.event";
+    eventually(super::LONG, "the sick one is emptied", || async {
+        let mut connection = sick.connect().await;
+        match number_on(&mut connection, pending).await {
+            0 => Ok(()),
+            left => Err(format!("{left} left")),
+        }
+    })
+    .await;
+    let published = number_on(&mut connection, "select count(*) from outbox.published").await;
+    assert_eq!(published as usize, written);
+    scene.writer.await.unwrap();
+    scene.bench.emptied().await;
+    scene.running.relay.shutdown().await.unwrap();
+    // Not verified: the stream holds events of both.
 }
