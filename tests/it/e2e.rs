@@ -8,6 +8,7 @@ mod gaps;
 mod keys;
 mod lanes;
 mod load;
+mod network;
 mod operate;
 mod poison;
 mod process;
