@@ -144,7 +144,8 @@ async fn a_deaf_server_still_talks_and_what_it_missed_ends_the_connection() {
     client.write_all(b"lost").await.unwrap();
     server.write_all(b"news").await.unwrap();
     let mut word = [0; 4];
-    client.read_exact(&mut word).await.unwrap();
+    let news = tokio::time::timeout(SOON, client.read_exact(&mut word));
+    news.await.unwrap().unwrap();
     assert_eq!(&word, b"news");
     let silence = tokio::time::timeout(Duration::from_millis(200), server.read(&mut word)).await;
     assert!(silence.is_err(), "{silence:?}");
