@@ -2,6 +2,7 @@
 
 mod bench;
 mod broker;
+mod crash_points;
 mod database;
 mod feeds;
 mod gaps;
