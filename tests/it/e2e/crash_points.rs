@@ -11,12 +11,13 @@ use outboxd::testing::fail_points::Point;
 use tokio::time::Instant;
 
 use super::bench::{Bench, LONG, Sent, Written, assert_exactly, insert_on};
+use crate::support::eventually;
 use crate::support::process::Process;
 
 /// As many at a time as two processors take.
 const AT_ONCE: usize = 5;
 /// How long a program may work before its point is given another chance in its end.
-const WORK: Duration = Duration::from_millis(1_500);
+const WORK: Duration = Duration::from_secs(2);
 const ABORTED: i32 = 6;
 
 /// What comes before the program that is to die, and at which time it does: in the middle of its work if it comes by
@@ -62,22 +63,36 @@ impl Load {
     }
 }
 
-/// Waits until events are sent by this process, beside those that were sent before.
-async fn at_work(sent: &Sent) {
+/// How often a program has said that it owns the database: what is heard from the broker may be an earlier one's.
+fn owners(bench: &Bench) -> usize {
+    let said = std::fs::read_to_string(bench.place.path("service.log")).unwrap_or_default();
+    said.matches("is relayed by this instance").count()
+}
+
+/// Starts the program, and waits until it is in the middle of its work.
+async fn start(bench: &Bench, sent: &Sent) -> Process {
+    let before = owners(bench);
+    let service = bench.process();
+    eventually(LONG, "the program owns the database", || async {
+        let owns = owners(bench) > before;
+        owns.then_some(()).ok_or_else(|| service.tail())
+    })
+    .await;
     sent.wait_for(sent.count() + 10).await;
+    service
 }
 
 /// Lets the program work with its point armed, and ends it in order if that is not hit.
-async fn run_armed(bench: &Bench, sent: &Sent, point: Point, time: u32) -> (ExitStatus, Process) {
+async fn run_armed(bench: &Bench, point: Point, time: u32) -> (ExitStatus, Process) {
     let armed = format!("{}=abort@{time}", point.name());
-    let (before, began) = (sent.count(), Instant::now());
+    let (before, began) = (owners(bench), Instant::now());
     let mut service = bench.process_with(("OUTBOXD_FAIL_POINTS", &armed));
     let mut works_since = None;
     while service.exited().is_none()
         && works_since.is_none_or(|since: Instant| since.elapsed() < WORK)
     {
         assert!(began.elapsed() < LONG, "{}", service.tail());
-        if works_since.is_none() && sent.count() > before {
+        if works_since.is_none() && owners(bench) > before {
             works_since = Some(Instant::now());
         }
         // Time is the subject: it works for so long.
@@ -100,11 +115,9 @@ async fn dies_at(point: Point) -> usize {
     let mut died_at = None;
     for (chance, (before, time)) in CHANCES.into_iter().enumerate() {
         if before == Before::Killed {
-            let mut service = bench.process();
-            at_work(&sent).await;
-            service.kill9();
+            start(&bench, &sent).await.kill9();
         }
-        let (status, service) = run_armed(&bench, &sent, point, time).await;
+        let (status, service) = run_armed(&bench, point, time).await;
         let output = service.output();
         if status.signal() == Some(ABORTED) {
             assert!(output.contains(point.name()), "{output}");
@@ -114,8 +127,7 @@ async fn dies_at(point: Point) -> usize {
         assert!(status.success(), "{point:?}: {status:?}\n{output}");
     }
     let died_at = died_at.unwrap_or_else(|| panic!("nothing came by {point:?}"));
-    let _next = bench.process();
-    at_work(&sent).await;
+    let _next = start(&bench, &sent).await;
     let written = load.stop().await;
     let seen = bench.wait_for(written.len()).await;
     bench.emptied().await;
