@@ -16,7 +16,7 @@ use trail::Readback;
 mod behind;
 pub mod file;
 mod lines;
-mod lost;
+pub(crate) mod lost;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;

@@ -19,6 +19,7 @@ use crate::retry::back_off;
 use crate::source::{Outcome, Source, SourceError, SourceErrorKind, Verdict};
 use crate::status::Board;
 use crate::telemetry::Telemetry;
+use crate::testing::fail_points::{fail_point, with_fail_point};
 
 pub mod batch;
 
@@ -195,7 +196,10 @@ impl State {
                 .into_iter()
                 .map(|item| (item.outcome, item.tell))
                 .unzip();
-            let result = guarded(source.settle(&outcomes, durable)).await;
+            fail_point!(Settling);
+            let settle = guarded(source.settle(&outcomes, durable));
+            let result = with_fail_point!(SettlementSent, settle).await;
+            fail_point!(Settled if result.is_ok());
             let batch = outcomes
                 .into_iter()
                 .zip(tells)

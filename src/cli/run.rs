@@ -32,6 +32,8 @@ pub(super) struct RunArgs {
 pub(super) async fn run(global: &Global, args: &RunArgs) -> Result<(), Failure> {
     let loaded = global.load()?;
     crate::logging::start(&loaded.config.log);
+    #[cfg(feature = "testing")]
+    arm_fail_points()?;
     let mut signals = Signals::take()?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -58,6 +60,13 @@ pub(super) async fn run(global: &Global, args: &RunArgs) -> Result<(), Failure> 
     );
     let end = wait(&relay, &board, &mut signals, args.once).await;
     finish(relay, &board, server, end).await
+}
+
+/// A test says where this process is to fail.
+#[cfg(feature = "testing")]
+fn arm_fail_points() -> Result<(), Failure> {
+    let points = std::env::var("OUTBOXD_FAIL_POINTS").unwrap_or_default();
+    crate::testing::fail_points::arm(&points).map_err(Failure::usage)
 }
 
 /// Takes the port before anything else starts, so that a wrong address is told at once.

@@ -144,15 +144,25 @@ impl Workplace {
         self.start_program(env!("CARGO_BIN_EXE_outboxd"), args)
     }
 
+    /// The same with this variable on top of the others.
+    pub fn start_with(&self, variable: (&str, &str), args: &[&str]) -> Process {
+        let spawn = self.spawn(env!("CARGO_BIN_EXE_outboxd"), args);
+        spawn.env(variable.0, variable.1).start()
+    }
+
     /// The same with another build of the binary.
     pub fn start_program(&self, program: &str, args: &[&str]) -> Process {
+        self.spawn(program, args).start()
+    }
+
+    fn spawn(&self, program: &str, args: &[&str]) -> Spawn {
         let mut spawn = Spawn::new(program, self.path("service.log"))
             .args(args.iter().copied())
             .current_dir(self.directory.path());
         for (name, value) in &self.env {
             spawn = spawn.env(name, value);
         }
-        spawn.start()
+        spawn
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod broker;
+mod crash_points;
 mod database;
 mod failover;
 mod feeds;
@@ -10,6 +11,7 @@ mod keys;
 mod lanes;
 mod ledger;
 mod load;
+mod network;
 mod operate;
 mod outages;
 mod poison;

@@ -9,6 +9,8 @@ use crate::support::process::Spawn;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{eventually, nats, pgbouncer, postgres};
 
+mod network;
+
 const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use crate::actor::publisher;
 use crate::actor::settler::Settled;
 use crate::lease::Lease;
 use crate::status::DatabaseState;
+use crate::testing::fail_points::fail_point;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -238,6 +239,7 @@ impl State {
         let myself = self.myself.clone();
         let database = Arc::clone(&self.arguments.database);
         self.tasks.push(Task::spawn(async move {
+            fail_point!(Drained);
             let released = tokio::time::timeout(RELEASE_LIMIT, source.release(&leases)).await;
             match released {
                 Ok(Ok(())) => info!(%database, shards = leases.len(), "leases released"),
@@ -247,6 +249,7 @@ impl State {
                     "leases could not be released; they end by themselves within the lease time"
                 ),
             }
+            fail_point!(Released);
             let _ = myself.cast(Message::Released);
         }));
     }

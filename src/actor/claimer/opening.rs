@@ -19,6 +19,7 @@ use crate::source::{
     Members, Opened, Pause, Renewed, Source, SourceError, SourceErrorKind, Suspects,
 };
 use crate::status::{DatabaseState, HeldLease};
+use crate::testing::fail_points::{fail_point, with_fail_point};
 
 /// First and longest pause after a failure: at most one attempt a second in an outage.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -254,8 +255,11 @@ impl State {
                     // One that failed is tried again at its own pace, whoever hurries.
                     () = asked.notified(), if !failed => {}
                 }
+                fail_point!(RenewalDue);
                 let sent = Deadline::now();
-                let result = renew(&*source, &leases, ttl).await;
+                let renewal = renew(&*source, &leases, ttl);
+                let result = with_fail_point!(RenewalSent, renewal).await;
+                fail_point!(Renewed);
                 let members = match result.is_ok() {
                     true => guarded(attends.tell(&*source, instance, ttl)).await.ok(),
                     false => None,
@@ -453,6 +457,7 @@ async fn start(
     if leases.is_empty() {
         return Ok(None);
     }
+    fail_point!(Acquired);
     if aim == Aim::Begin {
         // Whoever sleeps could not take over from this one.
         source.wake_instances().await?;

@@ -10,6 +10,7 @@ use super::feed::action::{CatchUpPlan, Origin, ReadPlan};
 use super::{Look, LookedInto, Message, Seen};
 use crate::actor::handle::guarded;
 use crate::source::{ReadBounds, Row, Source, SourceError};
+use crate::testing::fail_points::fail_point;
 
 /// Most rows of a look into gaps.
 const LOOK: u32 = 1_000;
@@ -54,6 +55,7 @@ impl Active {
                 Ok(rows) => seen(&*source, rows, gaps).await,
                 Err(error) => Err(error),
             };
+            fail_point!(RowsRead if result.as_ref().is_ok_and(|seen| !seen.rows.is_empty()));
             let _ = myself.cast(Message::Read(epoch, index, read, plan, result));
         });
     }

@@ -26,6 +26,7 @@ use crate::actor::settler::batch::Item;
 use crate::actor::settler::{self, Tell};
 use crate::sink::{self, Delivery, PublishError, PublishErrorKind, Receipt, Session};
 use crate::source::Verdict;
+use crate::testing::fail_points::{fail_point, with_fail_point};
 
 /// A batch takes several round trips: each may take the publish timeout, all together so many times that.
 const PATIENCE: u32 = 4;
@@ -127,7 +128,8 @@ impl Shared {
             one.answer.sent();
         }
         let deliveries: Vec<Delivery> = batch.iter().map(|one| one.delivery.clone()).collect();
-        let publish = session.publish_batch(&deliveries, timeout, limit);
+        fail_point!(HandedOver);
+        let publish = with_fail_point!(Sent, session.publish_batch(&deliveries, timeout, limit));
         let publish = AssertUnwindSafe(publish).catch_unwind();
         let results = match tokio::time::timeout(limit + OVERTIME, publish).await {
             Ok(Ok(results)) => results,
@@ -135,6 +137,7 @@ impl Shared {
             Ok(Err(_)) => all_unknown(batch.len(), "the sink panicked in the middle of a batch"),
             Err(_) => all_unknown(batch.len(), &format!("no answer within {limit:?}")),
         };
+        fail_point!(Answered);
         // What was acknowledged before the connection ended is known all the same.
         let cut_off = results.iter().any(is_unknown) && session.lost().now_or_never().is_some();
         if cut_off {

@@ -12,6 +12,7 @@ use super::shared::Shared;
 use crate::actor::handle::panic_text;
 use crate::actor::sequencer::decide::Reply;
 use crate::sink::{Delivery, PublishError, PublishErrorKind, Receipt, Session};
+use crate::testing::fail_points::{fail_point, with_fail_point};
 
 /// A sink that does not come back from a publish by itself is left this much later.
 pub(super) const OVERTIME: Duration = Duration::from_millis(250);
@@ -54,7 +55,9 @@ impl Shared {
         hand_over.permit.used();
         hand_over.answer.sent();
         let limit = self.arguments.timeout.min(left);
-        let publish = AssertUnwindSafe(session.publish(&hand_over.delivery, limit)).catch_unwind();
+        fail_point!(HandedOver);
+        let publish = with_fail_point!(Sent, session.publish(&hand_over.delivery, limit));
+        let publish = AssertUnwindSafe(publish).catch_unwind();
         let result = match tokio::time::timeout(limit + OVERTIME, publish).await {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => Err(PublishError::panicked(format!(
@@ -63,6 +66,7 @@ impl Shared {
             ))),
             Err(_) => Err(PublishError::unknown(format!("no answer within {limit:?}"))),
         };
+        fail_point!(Answered);
         if unanswered(&result) && session.lost().now_or_never().is_some() {
             // The connection ended under it: that says nothing about this event.
             self.lose(generation, "the connection ended with hand-overs under way");

@@ -1,15 +1,15 @@
 //! A sink that keeps order by itself: runs go out whole, and what fails in them comes back in order.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use outboxd::event::Payload;
+use outboxd::event::{Event, Payload};
 use outboxd::relay::Relay;
 use outboxd::sink::memory::{Answer, Gate, Memory as MemorySink};
-use outboxd::sink::{Delivery, Lanes, PublishError, Receipt, Session, Sink, SinkError};
+use outboxd::sink::{Lanes, PublishError, Receipt};
 use outboxd::source::memory::Memory as MemorySource;
+use outboxd::testing::faults::{self, FaultySink, SinkFaults};
 
 use super::bench::{LONG, by_key, numbers, options_over, row};
 use crate::support::eventually;
@@ -21,84 +21,23 @@ enum Call {
     Batch(Vec<u32>),
 }
 
-/// The sink in memory, and what it was called with.
-#[derive(Clone)]
-struct Watched {
-    inner: MemorySink,
-    calls: Arc<Mutex<Vec<Call>>>,
-}
-
-struct WatchedSession {
-    inner: Arc<dyn Session>,
-    calls: Arc<Mutex<Vec<Call>>>,
-}
-
-fn number(delivery: &Delivery) -> u32 {
-    let Payload::Json(text) = &delivery.event.payload else {
+fn number(event: &Event) -> u32 {
+    let Payload::Json(text) = &event.payload else {
         panic!("not JSON");
     };
     let value: serde_json::Value = serde_json::from_slice(text).unwrap();
     u32::try_from(value["n"].as_u64().unwrap()).unwrap()
 }
 
-#[async_trait]
-impl Sink for Watched {
-    fn kind(&self) -> &'static str {
-        "watched"
-    }
-
-    async fn open(&self) -> Result<Arc<dyn Session>, SinkError> {
-        Ok(Arc::new(WatchedSession {
-            inner: self.inner.open().await?,
-            calls: Arc::clone(&self.calls),
-        }))
-    }
-
-    async fn check(&self, kinds: &[String]) -> Result<Vec<String>, SinkError> {
-        self.inner.check(kinds).await
-    }
-}
-
-#[async_trait]
-impl Session for WatchedSession {
-    async fn publish(
-        &self,
-        delivery: &Delivery,
-        timeout: Duration,
-    ) -> Result<Receipt, PublishError> {
-        self.calls
-            .lock()
-            .unwrap()
-            .push(Call::Single(number(delivery)));
-        self.inner.publish(delivery, timeout).await
-    }
-
-    fn lanes(&self) -> Option<Lanes> {
-        self.inner.lanes()
-    }
-
-    fn mode(&self) -> &'static str {
-        self.inner.mode()
-    }
-
-    async fn publish_batch(
-        &self,
-        batch: &[Delivery],
-        timeout: Duration,
-        limit: Duration,
-    ) -> Vec<Result<Receipt, PublishError>> {
-        let numbers = batch.iter().map(number).collect();
-        self.calls.lock().unwrap().push(Call::Batch(numbers));
-        self.inner.publish_batch(batch, timeout, limit).await
-    }
-
-    async fn lost(&self) -> String {
-        self.inner.lost().await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
-    }
+/// What the sink was called with.
+fn calls(faults: &SinkFaults) -> Vec<Call> {
+    let number = |event: &Arc<Event>| number(event);
+    let calls = faults.calls();
+    let numbered = calls.iter().map(|call| match call {
+        faults::Call::Single(event) => Call::Single(number(event)),
+        faults::Call::Batch(events) => Call::Batch(events.iter().map(number).collect()),
+    });
+    numbered.collect()
 }
 
 const LANE: Lanes = Lanes {
@@ -110,7 +49,7 @@ const LANE: Lanes = Lanes {
 struct Bench {
     source: MemorySource,
     sink: MemorySink,
-    calls: Arc<Mutex<Vec<Call>>>,
+    faults: SinkFaults,
     relay: Relay,
 }
 
@@ -119,18 +58,14 @@ impl Bench {
         let source = MemorySource::new("orders", 16);
         let sink = MemorySink::new();
         sink.keep_order(lanes);
-        let watched = Watched {
-            inner: sink.clone(),
-            calls: Arc::default(),
-        };
-        let calls = Arc::clone(&watched.calls);
+        let faults = SinkFaults::default();
         let mut options = options_over(&source, &sink);
-        options.sinks[0].sink = Arc::new(watched);
+        options.sinks[0].sink = Arc::new(FaultySink::new(Arc::new(sink.clone()), faults.clone()));
         options.sinks[0].publish_timeout = Duration::from_millis(300);
         Self {
             source,
             sink,
-            calls,
+            faults,
             relay: outboxd::relay::start(options).await.unwrap(),
         }
     }
@@ -146,7 +81,7 @@ impl Bench {
         let gate = Gate::closed();
         let held = gate.clone();
         self.sink.on(move |delivery| {
-            let first = number(delivery) == 0;
+            let first = number(&delivery.event) == 0;
             first.then(|| Answer::Hold(held.clone(), Box::new(Answer::Take)))
         });
         self.insert("busy", 0..=0);
@@ -156,7 +91,7 @@ impl Bench {
 
     async fn called(&self, enough: impl Fn(&[Call]) -> bool) {
         eventually(LONG, "the sink is called", || async {
-            let calls = self.calls.lock().unwrap().clone();
+            let calls = calls(&self.faults);
             enough(&calls).then_some(()).ok_or(format!("{calls:?}"))
         })
         .await;
@@ -179,7 +114,7 @@ impl Bench {
             (pending == 0).then_some(()).ok_or(format!("{pending}"))
         })
         .await;
-        let calls = self.calls.lock().unwrap().clone();
+        let calls = calls(&self.faults);
         calls
             .into_iter()
             .filter(|call| !matches!(call, Call::Single(0)) && *call != Call::Batch(vec![0]))
@@ -241,7 +176,7 @@ async fn an_event_whose_answer_was_lost_goes_alone_and_then_the_rest_together() 
     let bench = Bench::start(Some(LANE)).await;
     let mut silent = true;
     bench.sink.on(move |delivery| {
-        let now = number(delivery) == 10 && std::mem::take(&mut silent);
+        let now = number(&delivery.event) == 10 && std::mem::take(&mut silent);
         now.then_some(Answer::TakeSilently)
     });
     let gate = bench.busy().await;
@@ -262,7 +197,7 @@ async fn what_a_lost_session_leaves_in_doubt_goes_alone_until_one_of_it_is_new()
     let held = hang.clone();
     bench.sink.on(move |delivery| {
         let held = held.clone();
-        (number(delivery) == 4).then(|| Answer::Hold(held, Box::new(Answer::Take)))
+        (number(&delivery.event) == 4).then(|| Answer::Hold(held, Box::new(Answer::Take)))
     });
     bench.insert("k", 1..=50);
     bench.out(51).await;
@@ -298,7 +233,7 @@ async fn the_first_failure_decides_and_the_rest_comes_back_in_order() {
     let bench = Bench::start(Some(LANE)).await;
     let mut failures = 2;
     bench.sink.on(move |delivery| {
-        let fails = number(delivery) == 10 && failures > 0;
+        let fails = number(&delivery.event) == 10 && failures > 0;
         failures -= u32::from(fails);
         fails.then(|| Answer::Fail(PublishError::retryable("not yet")))
     });
@@ -313,7 +248,11 @@ async fn the_first_failure_decides_and_the_rest_comes_back_in_order() {
     assert_eq!(received.len(), 51, "nothing twice");
     assert_eq!(numbers(&received, "k"), (1..=50).collect::<Vec<_>>());
     for item in received {
-        let attempt = if number(&item.delivery) == 10 { 3 } else { 1 };
+        let attempt = if number(&item.delivery.event) == 10 {
+            3
+        } else {
+            1
+        };
         assert_eq!(item.delivery.attempt, attempt);
     }
 }
@@ -329,7 +268,7 @@ async fn what_is_queued_behind_a_failure_comes_back_unsent() {
         let bench = Bench::start(Some(LANE)).await;
         let mut fails = true;
         bench.sink.on(move |delivery| {
-            let now = number(delivery) == 10 && std::mem::take(&mut fails);
+            let now = number(&delivery.event) == 10 && std::mem::take(&mut fails);
             now.then(answer)
         });
         let gate = bench.busy().await;
@@ -351,7 +290,7 @@ async fn what_is_queued_behind_a_failure_comes_back_unsent() {
 async fn a_rejected_event_is_set_aside_and_what_was_behind_it_goes_on() {
     let bench = Bench::start(Some(LANE)).await;
     bench.sink.on(|delivery| {
-        let bad = [1, 10, 50].contains(&number(delivery));
+        let bad = [1, 10, 50].contains(&number(&delivery.event));
         bad.then(|| Answer::Fail(PublishError::rejected("too_large", "no")))
     });
     let gate = bench.busy().await;

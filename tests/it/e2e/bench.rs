@@ -144,6 +144,11 @@ impl Bench {
         self.place.start(&["run"])
     }
 
+    /// Starts the program with this variable on top of the others.
+    pub fn process_with(&self, variable: (&str, &str)) -> Process {
+        self.place.start_with(variable, &["run"])
+    }
+
     // ---- the last word ------------------------------------------------------------------------------
 
     /// What the database delivered and what each sink holds fit; looked at with a viewer's rights.

@@ -13,6 +13,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use self::door::Door;
+use self::pace::Pace;
+
+mod door;
+mod pace;
+
 /// What happens to connections, open ones and new ones alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -26,10 +32,20 @@ pub enum Mode {
     /// Bytes from the server are swallowed, bytes to it pass: requests are carried out, answers never
     /// arrive. Reset afterwards like `Hole`.
     Mute,
+    /// Bytes to the server are swallowed, bytes from it pass: requests are never heard. Reset afterwards like
+    /// `Hole`.
+    Deaf,
     /// Bytes are kept back both ways and arrive late, when another mode is set: a network that heals.
     Hold,
     /// Every byte arrives this much later, in both directions, at full throughput.
     Lag(Duration),
+    /// So many bytes a second pass each way, of each connection.
+    Trickle(u32),
+    /// Everything passes, cut into slices of one to so many bytes. The receiver gets the time to read before the next
+    /// one comes, after some of them surely.
+    Slice(usize),
+    /// Nothing listens: new connections are refused. Bytes of open ones pass both ways.
+    Refuse,
 }
 
 impl Mode {
@@ -37,7 +53,14 @@ impl Mode {
         match self {
             Self::Hole => true,
             Self::Mute => direction == Direction::ToClient,
-            Self::Pass | Self::Cut | Self::Hold | Self::Lag(_) => false,
+            Self::Deaf => direction == Direction::ToServer,
+            Self::Pass
+            | Self::Cut
+            | Self::Hold
+            | Self::Lag(_)
+            | Self::Trickle(_)
+            | Self::Slice(_)
+            | Self::Refuse => false,
         }
     }
 }
@@ -71,6 +94,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (mode, watched) = watch::channel(Mode::Pass);
+        let mut door = Door::new(listener, watched.clone());
         let limit = Arc::new(Mutex::default());
         let (switch, shared) = (mode.clone(), Arc::clone(&limit));
         let accepted = Arc::new(AtomicUsize::new(0));
@@ -83,7 +107,7 @@ impl Proxy {
             let mut connections = tokio::task::JoinSet::new();
             loop {
                 while connections.try_join_next().is_some() {}
-                let Ok((client, _)) = listener.accept().await else {
+                let Some(client) = door.accept().await else {
                     continue;
                 };
                 count.fetch_add(1, Ordering::Relaxed);
@@ -139,12 +163,17 @@ impl Proxy {
 
     /// Resets every open connection once; new ones pass.
     pub async fn cut_once(&self) {
+        self.cut_then(Mode::Pass).await;
+    }
+
+    /// Resets every open connection once, and switches to `then`.
+    pub async fn cut_then(&self, then: Mode) {
         self.set(Mode::Cut);
         // Each connection looks at the mode before its next byte; give all of them the chance to.
         while self.concerned.load(Ordering::Relaxed) > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        self.set(Mode::Pass);
+        self.set(then);
     }
 
     /// Connections accepted so far, whatever became of them.
@@ -288,10 +317,12 @@ async fn pump(
     mut mode: watch::Receiver<Mode>,
     chosen: Arc<Chosen>,
 ) -> Result<(), Reset> {
-    /// Beyond this the sender is made to wait, as a real link would.
+    /// Beyond this the sender is made to wait, as a real link would; sooner when the link is slow.
     const QUEUE: usize = 4 << 20;
+    const QUEUE_OF_A_TRICKLE: usize = 16 << 10;
     let mut queue: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
     let mut queued = 0;
+    let mut pace = Pace::default();
     let mut lost = false;
     let mut ended = false;
     let mut buffer = vec![0; 64 << 10];
@@ -307,15 +338,20 @@ async fn pump(
             // The other direction may go on; a cut still has to reach this connection through it.
             return Ok(());
         }
+        let room = match now {
+            Mode::Trickle(_) => QUEUE_OF_A_TRICKLE,
+            _ => QUEUE,
+        };
         let due = queue.front().map_or_else(Instant::now, |(due, _)| *due);
+        let (due, most) = pace.next(now, due);
         tokio::select! {
             changed = mode.changed() => changed.map_err(|_| Reset)?,
-            read = from.read(&mut buffer), if !ended && queued < QUEUE => match read {
+            read = from.read(&mut buffer), if !ended && queued < room => match read {
                 Ok(0) => ended = true,
                 Ok(_) if swallow => lost = true,
                 Ok(n) if direction == Direction::ToServer
                     && chosen.hears(&buffer[..n])
-                    && matches!(*mode.borrow(), Mode::Hole | Mode::Cut) => lost = true,
+                    && (*mode.borrow() == Mode::Cut || mode.borrow().swallows(direction)) => lost = true,
                 Ok(n) => {
                     if let Some((pass, then)) = chosen.limited(n, direction) {
                         for (_, chunk) in queue.drain(..) {
@@ -340,11 +376,12 @@ async fn pump(
                 Err(_) if hold => ended = true,
                 Err(_) => return Err(Reset),
             },
-            written = write_at(&mut to, due, queue.front().map(|(_, chunk)| chunk.as_slice())),
+            written = write_at(&mut to, due, queue.front().map(|(_, chunk)| &chunk[..most.min(chunk.len())])),
                 if !queue.is_empty() && !hold =>
             {
                 let n = written.map_err(|_| Reset)?;
                 queued -= n;
+                pace.wrote(now, n);
                 let chunk = &mut queue.front_mut().expect("the chunk just written from").1;
                 chunk.drain(..n);
                 if chunk.is_empty() {

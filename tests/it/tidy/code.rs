@@ -156,7 +156,7 @@ pub(super) fn pure_modules() -> Vec<String> {
 }
 
 pub(super) fn environment() -> Vec<String> {
-    find(
+    let mut findings = find(
         &[
             "env::var",
             "env::vars",
@@ -166,7 +166,14 @@ pub(super) fn environment() -> Vec<String> {
         ],
         &["src/cli", "src/config", "src/logging", "src/main.rs"],
         "a library reads no environment and ends no process; take the value as an argument",
-    )
+    );
+    // That is what a fail point is for, in builds for tests.
+    findings.extend(find(
+        &["process::abort"],
+        &["src/testing/fail_points/"],
+        "a library ends no process; return an error",
+    ));
+    findings
 }
 
 pub(super) fn unwrap_and_print() -> Vec<String> {
