@@ -25,6 +25,7 @@ use super::feed::action::Action;
 use super::{Message, Phase, State};
 use crate::actor::handle::guarded;
 use crate::source::{InHand, Suspects};
+use crate::testing::fail_points::fail_point;
 
 /// Events that an owner hands over with care after one death: about what the dead one may have had in hand.
 const BUNDLED: usize = 8_192;
@@ -266,6 +267,7 @@ impl State {
             }
             info!(database = %self.arguments.database, "nothing died: working as usual again");
         }
+        fail_point!(Noted if !writing.actions.is_empty());
         self.perform(writing.actions).await;
     }
 

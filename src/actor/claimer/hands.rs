@@ -11,7 +11,6 @@ use super::feed::action::{Action, Origin, Work};
 use super::{Message, Phase, State, Tag};
 use crate::actor::restart::Role;
 use crate::actor::sequencer::{self, SequencerActor};
-use crate::testing::fail_points::fail_point;
 
 /// Most sequencers kept without a key. To spawn one and end it again costs about as much as all the rest that is
 /// done for an event, and the memory of this many is about 16 MiB.
@@ -176,7 +175,6 @@ impl State {
         let Phase::Active(active) = &mut self.phase else {
             return;
         };
-        fail_point!(Noted if active.care.is_some() && !actions.is_empty());
         for (index, action) in actions {
             match action {
                 Action::Fetch(seqs) => {
