@@ -11,6 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::event::Event;
+use crate::lease::Lease;
 use trail::Readback;
 
 mod behind;
@@ -144,6 +145,8 @@ pub struct Delivery {
     /// An earlier hand-over of this event ended without an answer, or this is a restart that cannot
     /// know: a `duplicate` answer is then expected rather than alarming.
     pub may_be_repeat: bool,
+    /// The lease under which it is sent: of a shard nothing comes under a lower token after a higher one.
+    pub lease: Lease,
 }
 
 /// The destination's acknowledgement.

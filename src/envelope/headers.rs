@@ -203,6 +203,7 @@ mod tests {
             source: "orders".into(),
             attempt: 3,
             may_be_repeat: false,
+            lease: crate::lease::Lease { shard: 0, token: 1 },
         }
     }
 

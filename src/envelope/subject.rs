@@ -247,6 +247,7 @@ mod tests {
             source: "orders".into(),
             attempt: 1,
             may_be_repeat: false,
+            lease: crate::lease::Lease { shard: 0, token: 1 },
         }
     }
 

@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::event::{Event, Payload, Timestamp};
+use crate::lease::Lease;
 use crate::sink::{Delivery, PublishError, PublishErrorKind, Session, Sink};
 
 mod batches;
@@ -120,6 +121,7 @@ pub fn delivery_of(seq: i64, change: impl FnOnce(&mut Event)) -> Delivery {
         source: "conformance".into(),
         attempt: 1,
         may_be_repeat: false,
+        lease: Lease { shard: 0, token: 1 },
     }
 }
 

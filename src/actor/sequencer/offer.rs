@@ -35,6 +35,9 @@ impl State {
                 source: Arc::clone(&context.database),
                 attempt: work.attempts.saturating_add(1),
                 may_be_repeat: work.may_be_repeat,
+                lease: context
+                    .ownership
+                    .lease_for(work.event.ordering_key.as_deref(), seq),
                 event: work.event,
             };
             let hand_over = HandOver {

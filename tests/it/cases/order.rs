@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use async_nats::jetstream::stream::Config;
 use outboxd::relay::GapGuard;
 use outboxd::status::DatabaseState;
 
@@ -135,17 +136,35 @@ async fn c02_nothing_of_a_key_passes_its_failed_head() {
 /// lease stops its late outcome from being written.
 #[tokio::test]
 async fn c05_an_owner_that_wakes_up_after_its_lease_sends_and_writes_nothing() {
-    stopped_after_the_first_of(3).await;
+    stopped_after_the_first_of(3, |_| {}).await;
 }
 
 /// As above, but stopped when a batch has begun: the rest of it is not sent either.
 #[tokio::test]
 async fn c05_a_batch_that_had_begun_does_not_go_on_after_the_lease() {
-    stopped_after_the_first_of(300).await;
+    stopped_after_the_first_of(300, |_| {}).await;
 }
 
-async fn stopped_after_the_first_of(rows: u64) {
-    let place = Place::new().await;
+#[tokio::test]
+async fn c05_an_atomic_batch_that_had_begun_does_not_go_on_after_the_lease() {
+    let atomic = |config: &mut Config| {
+        config.allow_batch_publish = false;
+        config.allow_atomic_publish = true;
+    };
+    stopped_after_the_first_of(300, atomic).await;
+}
+
+#[tokio::test]
+async fn c05_nothing_follows_a_single_event_after_the_lease() {
+    let single = |config: &mut Config| {
+        config.allow_batch_publish = false;
+        config.allow_atomic_publish = false;
+    };
+    stopped_after_the_first_of(300, single).await;
+}
+
+async fn stopped_after_the_first_of(rows: u64, change: impl FnOnce(&mut Config)) {
+    let place = Place::with(change).await;
     let network = Proxy::to(place.nats.address()).await;
     let broker = format!("nats://{}", network.address());
     let work = Workplace::new(&place.config(&place.database.url, &broker, ""));

@@ -156,7 +156,8 @@ impl Run {
         if dice.chance(40) {
             tasks.spawn(self.clone().come_and_go(Arc::clone(&world), own(45)));
         }
-        if dice.chance(30) {
+        let stolen = dice.chance(30);
+        if stolen {
             tasks.spawn(world::steal(Arc::clone(&world), own(41)));
         }
         if dice.chance(50) {
@@ -181,6 +182,10 @@ impl Run {
         world.healed.store(true, Ordering::Release);
         faults.iter().for_each(Faults::heal);
         self.judge(&world.ledger, &relays).await;
+        // Whoever steals a lease that stands breaks the rules, and its owner cannot know it at once.
+        if !stolen {
+            self.tokens(&relays);
+        }
         let relays = Arc::into_inner(relays).unwrap();
         for relay in relays {
             self.stopped(relay).await;
@@ -313,6 +318,22 @@ impl Run {
                     self.fail(&format!("{name}: {key} got {seq} after {before}"), relays);
                 }
                 *before = event.seq;
+            }
+        }
+    }
+
+    /// Nothing of a shard is handed over under an old lease once something was under a newer one.
+    fn tokens(&self, relays: &[Relay]) {
+        for (name, sink) in SINKS.iter().zip(&self.sinks) {
+            let mut highest: BTreeMap<u16, i64> = BTreeMap::new();
+            for item in sink.handed_over() {
+                let lease = item.delivery.lease;
+                let before = highest.entry(lease.shard).or_insert(lease.token);
+                if lease.token < *before {
+                    let words = format!("{name}: {lease:?} after token {before}: {item:?}");
+                    self.fail(&words, relays);
+                }
+                *before = lease.token;
             }
         }
     }

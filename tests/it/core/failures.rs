@@ -214,6 +214,45 @@ async fn an_event_over_which_the_sink_panics_is_set_aside_at_the_third_time() {
     assert_eq!(list.len(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_an_hour_charges_nothing_and_is_over_in_seconds() {
+    outage_of(Duration::from_secs(3_600)).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "the same for a day: two minutes of work"]
+async fn an_outage_of_a_day_charges_nothing_and_is_over_in_seconds() {
+    outage_of(Duration::from_secs(24 * 3_600)).await;
+}
+
+/// By a clock that jumps from one moment at which something happens to the next.
+async fn outage_of(span: Duration) {
+    let bench = Bench::start().await;
+    bench.insert("warm", 1..=1);
+    bench.received(1).await;
+    bench.sink.go_down();
+    for key in 0..100 {
+        bench.insert(&format!("k{key}"), 1..=3);
+    }
+    let began = tokio::time::Instant::now();
+    // The outage itself.
+    tokio::time::sleep(span).await;
+    assert!(!bench.relay.board().ready().is_empty());
+    bench.sink.come_up();
+    let back = tokio::time::Instant::now();
+    let received = bench.received(301).await;
+    assert!(
+        back.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        back.elapsed()
+    );
+    assert!(began.elapsed() > span);
+    assert!(by_key(&received).values().all(|list| list.is_sorted()));
+    assert!(received.iter().all(|item| item.delivery.attempt == 1));
+    bench.emptied().await;
+    assert!(discarded(&bench).await.is_empty());
+}
+
 #[tokio::test]
 async fn an_outage_of_the_database_pauses_and_loses_nothing() {
     let bench = Bench::start().await;
