@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -14,6 +14,9 @@ use crate::source::SourceError;
 
 /// From one attempt to the next, while they fail; up to a quarter more, so that instances do not come together.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// An attempt that is given up sooner has not failed.
+const BRIEF: Duration = Duration::from_millis(500);
 
 /// The door of one database.
 #[derive(Debug, Default)]
@@ -35,20 +38,45 @@ impl Dial {
         &self,
         attempt: impl Future<Output = Result<T, SourceError>>,
     ) -> Result<T, SourceError> {
-        let mut failed = self.failed.lock().await;
+        let failed = self.failed.lock().await;
         let count = failed.as_ref().map_or(0, |failed| failed.count);
         if let Some(last) = &*failed {
             let spread = jitter(Uuid::new_v4(), count);
             tokio::time::sleep_until(last.at + PAUSE.mul_f64(1.0 + spread / 4.0)).await;
         }
-        // Taken for a failure until it succeeds: whoever waits for it may be cut off.
-        *failed = Some(Failed {
-            at: Instant::now(),
-            count: count.saturating_add(1),
-        });
-        let connected = attempt.await?;
-        *failed = None;
-        Ok(connected)
+        let mut turn = Turn {
+            failed,
+            began: Instant::now(),
+            connected: None,
+        };
+        let result = attempt.await;
+        turn.connected = Some(result.is_ok());
+        result
+    }
+}
+
+/// An attempt under way.
+struct Turn<'d> {
+    failed: MutexGuard<'d, Option<Failed>>,
+    began: Instant,
+    /// How it ended; `None`: it was given up.
+    connected: Option<bool>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        match self.connected {
+            Some(true) => *self.failed = None,
+            // Whoever wanted it has ended: that says nothing of the server.
+            None if self.began.elapsed() < BRIEF => {}
+            Some(false) | None => {
+                let before = self.failed.as_ref().map_or(0, |failed| failed.count);
+                *self.failed = Some(Failed {
+                    at: self.began,
+                    count: before.saturating_add(1),
+                });
+            }
+        }
     }
 }
 
@@ -81,10 +109,21 @@ mod tests {
     async fn an_attempt_that_is_given_up_counts() {
         let dial = Dial::default();
         let hangs = dial.connect(std::future::pending::<Result<(), SourceError>>());
-        let limit = Duration::from_millis(200);
+        let limit = Duration::from_millis(600);
         assert!(tokio::time::timeout(limit, hangs).await.is_err());
         let began = Instant::now();
         assert!(dial.connect(async { Ok(()) }).await.is_ok());
         assert!(began.elapsed() >= PAUSE - limit);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_ends_in_the_middle_of_an_attempt_makes_nobody_wait() {
+        let dial = Dial::default();
+        let hangs = dial.connect(std::future::pending::<Result<(), SourceError>>());
+        let limit = Duration::from_millis(50);
+        assert!(tokio::time::timeout(limit, hangs).await.is_err());
+        let began = Instant::now();
+        assert!(dial.connect(async { Ok(()) }).await.is_ok());
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }
