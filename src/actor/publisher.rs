@@ -17,6 +17,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use ractor::{ActorProcessingErr, ActorRef};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use self::hand_over::HandOver;
 use self::lane::Lanes;
@@ -36,8 +37,8 @@ mod lane;
 mod shared;
 mod single;
 
-/// Pause between attempts to connect, and up to a quarter more: never more than one a second, and soon after the sink is
-/// back however long it was away.
+/// From the beginning of one attempt to connect to the next, and up to a quarter more: never more than one a second, and
+/// soon after the sink is back however long it was away.
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
 /// Limit for one attempt to connect.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
@@ -97,6 +98,8 @@ pub struct State {
     session: Option<Live>,
     lanes: Lanes,
     opener: Option<Task>,
+    /// When the last attempt to connect began.
+    tried: Instant,
     tasks: JoinSet<()>,
     failures: u32,
     _place: Place,
@@ -139,6 +142,7 @@ impl PublisherActor {
             session: None,
             lanes: Lanes::default(),
             opener: None,
+            tried: Instant::now(),
             tasks: JoinSet::new(),
             failures: 0,
             _place: place,
@@ -182,6 +186,7 @@ impl State {
     fn open(&mut self) {
         let shared = Arc::clone(&self.shared);
         let generation = shared.next_generation();
+        self.tried = Instant::now();
         self.opener = Some(Task::spawn(async move {
             let attempt = AssertUnwindSafe(shared.arguments.sink.open()).catch_unwind();
             let result = match tokio::time::timeout(OPEN_LIMIT, attempt).await {
@@ -249,6 +254,7 @@ impl State {
         self.failures = self.failures.saturating_add(1);
         let spread = jitter(uuid::Uuid::new_v4(), self.failures);
         let pause = OPEN_PAUSE.mul_f64(1.0 + spread / 4.0);
+        let pause = pause.saturating_sub(self.tried.elapsed());
         self.shared.myself.send_after(pause, || Message::Open);
     }
 
