@@ -27,8 +27,8 @@ use crate::sink::SinkError;
 /// Limit for establishing a connection to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A silent connection is noticed after three of these.
-const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// A silent connection is noticed after three of these, within the 15 s in which it has to show.
+const PING_INTERVAL: Duration = Duration::from_secs(4);
 
 /// Commands queued inside the client. Few, because they are what the client would keep.
 const COMMANDS: usize = 128;
