@@ -124,6 +124,8 @@ impl SettlerActor {
         arguments: Arguments,
     ) -> Result<State, ActorProcessingErr> {
         let name = arguments.source.name().to_owned();
+        // What one before this could not write died with it.
+        arguments.board.unwritten(&name, None);
         Ok(State {
             _place: arguments.tree.enter(Role::Settler, name, myself.get_cell()),
             arguments,
@@ -234,8 +236,7 @@ impl State {
                     Some(item) => {
                         // Others are tried before this one is again.
                         self.queue.push(item);
-                        self.failures = self.failures.max(SHOWN);
-                        return self.pause(&problem);
+                        return self.pause(&problem, SHOWN);
                     }
                     None => {}
                 }
@@ -249,7 +250,7 @@ impl State {
                     let _ = tell.claimer.cast(told);
                 }
                 self.queue.put_back(batch);
-                return self.pause(&problem);
+                return self.pause(&problem, 1);
             }
         }
         self.answer_flushes();
@@ -263,11 +264,12 @@ impl State {
         }
     }
 
-    /// Nothing can be written for now.
-    fn pause(&mut self, problem: &SourceError) {
+    /// Nothing can be written for now: that counts as so many failures at least. Said once, until something is written.
+    fn pause(&mut self, problem: &SourceError, failures: u32) {
         let database = self.arguments.source.name();
-        self.failures = self.failures.saturating_add(1);
-        if self.failures == 1 || (self.refusals == BLAMED + 1) {
+        let first = self.failures == 0;
+        self.failures = self.failures.saturating_add(1).max(failures);
+        if first {
             warn!(
                 database,
                 error = %problem,
